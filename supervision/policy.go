@@ -31,6 +31,25 @@ type PolicyFunc func(f Failure) Directive
 // Decide calls p.
 func (p PolicyFunc) Decide(f Failure) Directive { return p(f) }
 
+// must panics where a combinator is given no policy: a programmer's error that
+// would otherwise show at the first failed delivery.
+func must(combinator string, ps ...Policy) {
+	for _, p := range ps {
+		if p == nil {
+			panic("supervision: " + combinator + ": policy is nil: give it one, supervision.Default() for instance")
+		}
+	}
+}
+
+// described gives d the failure's error as its description, where it is a
+// dead-letter that has none.
+func described(d Directive, f Failure) Directive {
+	if d.Action == ActionDeadLetter && d.Description == "" && f.Err != nil {
+		d.Description = f.Err.Error()
+	}
+	return d
+}
+
 // mayDeadLetter asks p, with the default for those that don't say.
 func mayDeadLetter(p Policy) bool {
 	if m, ok := p.(MayDeadLetter); ok {
@@ -44,20 +63,21 @@ func mayDeadLetter(p Policy) bool {
 // never is zero. As a Policy it retries for ever.
 type Backoff struct {
 	Min    time.Duration // default 100 ms, at least 1 ms
-	Max    time.Duration // default 1 min, at least Min
+	Max    time.Duration // default 1 min; below Min it counts as Min
 	Factor float64       // default 2, at least 1
 }
 
 // Delay is the delay before the attempt after attempt (1 for the first), with
-// rand uniform over all its values. Values out of bounds count as the default.
+// rand uniform over all its values. A Min or Factor out of bounds counts as its
+// default.
 func (b Backoff) Delay(attempt int, rand uint64) time.Duration {
 	b = b.withDefaults()
-	top := float64(b.Min) * math.Pow(b.Factor, float64(max(attempt, 1)-1))
-	if !(top < float64(b.Max)) { // also when it overflowed
-		top = float64(b.Max)
+	top := uint64(b.Max) // in integers: a float64 would round a long Max up, past it
+	if f := float64(b.Min) * math.Pow(b.Factor, float64(max(attempt, 1)-1)); f < float64(b.Max) {
+		top = uint64(f)
 	}
 	low := uint64(b.Min / 2)
-	span, _ := bits.Mul64(rand, uint64(top)-low+1)
+	span, _ := bits.Mul64(rand, top-low+1)
 	return time.Duration(low + span)
 }
 
@@ -96,9 +116,10 @@ func RetryForever(b Backoff) Policy { return b }
 
 // Limit asks p until a delivery has failed attempts times, and orders then from
 // there on. A dead-letter in then is marked as exhausted (Directive.Exhausted),
-// with p's delay for the retries while it waits for evidence. attempts below 1
-// count as 1.
+// with p's delay for the retries while it waits for evidence, and the error's
+// text where then has no description. attempts below 1 count as 1.
 func Limit(attempts int, then Directive, p Policy) Policy {
+	must("Limit", p)
 	return composed{
 		dead: then.Action == ActionDeadLetter || mayDeadLetter(p),
 		decide: func(f Failure) Directive {
@@ -109,11 +130,8 @@ func Limit(attempts int, then Directive, p Policy) Policy {
 			t := then
 			if t.Action == ActionDeadLetter {
 				t.Exhausted, t.After = true, d.After
-				if t.Description == "" && f.Err != nil {
-					t.Description = f.Err.Error()
-				}
 			}
-			return t
+			return described(t, f)
 		},
 	}
 }
@@ -121,6 +139,7 @@ func Limit(attempts int, then Directive, p Policy) Policy {
 // On asks then for a failure whose error is, or wraps, an E, and otherwise for
 // every other.
 func On[E error](then, otherwise Policy) Policy {
+	must("On", then, otherwise)
 	return composed{
 		dead: mayDeadLetter(then) || mayDeadLetter(otherwise),
 		decide: func(f Failure) Directive {
@@ -135,6 +154,7 @@ func On[E error](then, otherwise Policy) Policy {
 
 // OnKind asks then for failures of kind k, and otherwise for every other.
 func OnKind(k Kind, then, otherwise Policy) Policy {
+	must("OnKind", then, otherwise)
 	return composed{
 		dead: mayDeadLetter(then) || mayDeadLetter(otherwise),
 		decide: func(f Failure) Directive {
@@ -146,29 +166,25 @@ func OnKind(k Kind, then, otherwise Policy) Policy {
 	}
 }
 
-// Always orders d for every failure.
+// Always orders d for every failure. A dead-letter without a description gets
+// the error's text.
 func Always(d Directive) Policy {
 	return composed{
-		dead: d.Action == ActionDeadLetter,
-		decide: func(f Failure) Directive {
-			if d.Action == ActionDeadLetter && d.Description == "" && f.Err != nil {
-				d := d
-				d.Description = f.Err.Error()
-				return d
-			}
-			return d
-		},
+		dead:   d.Action == ActionDeadLetter,
+		decide: func(f Failure) Directive { return described(d, f) },
 	}
 }
 
 // Advised obeys a handler's advice (With) and asks p where there is none. It
-// may dead-letter, since a handler may advise it.
+// may dead-letter, since a handler may advise it; without a description the
+// copy gets the error's text.
 func Advised(p Policy) Policy {
+	must("Advised", p)
 	return composed{
 		dead: true,
 		decide: func(f Failure) Directive {
 			if d, ok := Advice(f.Err); ok {
-				return d
+				return described(d, f)
 			}
 			return p.Decide(f)
 		},

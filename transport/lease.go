@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -37,7 +38,23 @@ func NewLeaseUntil(t time.Time) *Lease {
 // confirmed an extension, with a time computed from before the request.
 func (l *Lease) Extend(t time.Time) {
 	l.mono.Store(int64(t.Sub(base)))
-	l.wall.Store(t.UnixNano())
+	l.wall.Store(wallOf(t))
+}
+
+// end is the last time that fits in a lease, in the year 2262.
+var end = time.Unix(0, math.MaxInt64)
+
+// wallOf is t in unix nanoseconds, but never 0, which means no deadline: a
+// broker's clock at its epoch must give a lapsed lease, not an endless one.
+// What doesn't fit is cut to the nearest that does.
+func wallOf(t time.Time) int64 {
+	switch {
+	case t.After(end):
+		return math.MaxInt64
+	case t.UnixNano() == 0 || t.Before(time.Unix(0, 0)):
+		return -1
+	}
+	return t.UnixNano()
 }
 
 // Deadline is when the lease lapses; the zero time when it has no deadline.

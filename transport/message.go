@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 )
@@ -43,4 +44,9 @@ type Message struct {
 // LogValue keeps payloads and headers out of logs.
 func (m Message) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("id", m.ID), slog.String("key", m.Key), slog.Int("bytes", len(m.Body)))
+}
+
+// String is what fmt prints: ids, never the payload.
+func (m Message) String() string {
+	return fmt.Sprintf("message id=%q key=%q (%d bytes)", m.ID, m.Key, len(m.Body))
 }
