@@ -22,6 +22,7 @@ type Policy interface {
 // for a dead-letter. Without it the answer is yes, and a subscription with no
 // dead-letter target fails at start.
 type MayDeadLetter interface {
+	// MayDeadLetter is asked once, at start; any goroutine.
 	MayDeadLetter() bool
 }
 

@@ -17,7 +17,7 @@ var (
 	ErrHandlerTimeout = errors.New("the handler ran into its timeout")
 )
 
-// ErrClosed: the publisher, source or receiver was closed by its owner.
+// ErrClosed says that the publisher, source or receiver was closed by its owner.
 var ErrClosed = errors.New("closed")
 
 // FatalError is an error of Source.Open or Publisher.Publish that trying again
