@@ -4,6 +4,7 @@
 // says which were broken, by which messages, and when.
 //
 //	log := oracle.New()
+//	src = log.Source(src)                      // counts what is held
 //	pub := log.Publisher(publisher)            // records the published order
 //	opts.DeadLetter = log.DeadLetter(deadPub)  // records confirmed copies
 //	opts.Middleware = append(opts.Middleware, log.Middleware()) // last: innermost

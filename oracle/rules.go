@@ -29,8 +29,8 @@ type Rules struct {
 	// Duplicates is how many runs of decided messages are allowed. State the
 	// bound of the fault that you caused; 0 is right without one.
 	Duplicates int
-	// Credit is how many deliveries one process may hold, as fed by Received
-	// and Settled, or Held. 0: not judged.
+	// Credit is how many deliveries one process may hold, as Log.Source counts
+	// them, or as fed by Received and Settled, or Held. 0: not judged.
 	Credit int
 	// Left holds what remained after the drain, by name: goroutines, actors,
 	// invisible messages. Every figure must be 0.
