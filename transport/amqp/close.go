@@ -1,0 +1,46 @@
+package amqp
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// closeBound bounds a Close whose context has no end.
+const closeBound = 30 * time.Second
+
+// Close writes what was settled, detaches, by which the broker takes back in
+// order whatever isn't settled, and waits until the broker has ended the
+// session: then it has every settlement for certain.
+func (r *receiver) Close(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, closeBound)
+		defer cancel()
+	}
+	r.settle.stop(errClosing)
+	select {
+	case <-r.link.conn.Done():
+		// Nothing can be flushed or given back: the broker does that by itself.
+		r.kill(errClosing)
+		r.link.abort(errClosing)
+		return nil
+	default:
+		// Also when only the link is gone: a socket that is closed with bytes
+		// unread is reset, and the accepts in it are lost.
+	}
+	if err := r.link.wire.flush(ctx); err != nil {
+		r.kill(err)
+		r.link.abort(err)
+		return r.uncertain(err)
+	}
+	r.kill(errClosing)
+	if err := r.link.close(ctx); err != nil {
+		return r.uncertain(err)
+	}
+	return nil
+}
+
+func (r *receiver) uncertain(err error) error {
+	return fmt.Errorf("close: %s: what was settled last may come again: %w", r.op, err)
+}
