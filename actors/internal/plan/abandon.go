@@ -1,0 +1,251 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/keylanes/keylanes/transport"
+)
+
+// abandon gives it back to the broker as failed, the way that keeps its key's
+// order.
+func (p *Planner) abandon(it *Item) {
+	out := transport.Outcome{Kind: transport.Abandon}
+	if p.cfg.Traits.AbandonDelay {
+		out.Delay = it.dir.After
+	}
+	how := p.cfg.Traits.Abandon
+	if it.k == nil || !p.cfg.Traits.Ordered {
+		how = transport.AbandonSingle
+	}
+	switch how {
+	case transport.AbandonGroup:
+		p.abandonGroup(it, out)
+	case transport.AbandonReset:
+		p.abandonByReset(it)
+	default:
+		p.abandonNow(it, out)
+	}
+}
+
+func (p *Planner) abandonNow(it *Item, out transport.Outcome) {
+	p.emit(Effect{Kind: Settle, Item: it, Outcome: out})
+	it.dir.Park = false
+	p.carry.remember(it)
+	p.unhold(it)
+	p.gone(it)
+}
+
+// abandonGroup gives the held successors back first, the last one first, and the
+// head last with its delay: whatever gets through, the group's next delivery is
+// the head. The broker counts a hand-out for the successors too, so when one is
+// close to the broker's own limit, the head is retried here instead.
+func (p *Planner) abandonGroup(it *Item, out transport.Outcome) {
+	k := it.k
+	if limit := p.cfg.MaxReceives; limit > 0 {
+		for s := k.head; s != nil; s = s.next {
+			if s.D.Count+1 >= limit-1 {
+				p.emit(Effect{Kind: Note, Note: NoteRetriedInstead, Item: it})
+				p.park(it, it.dir.After)
+				return
+			}
+		}
+	}
+	var successors []*Item
+	for s := k.head; s != nil; s = s.next {
+		successors = append(successors, s)
+	}
+	for i := len(successors) - 1; i >= 0; i-- {
+		p.unqueue(successors[i])
+		p.giveBack(successors[i])
+	}
+	p.abandonNow(it, out)
+}
+
+// abandonByReset ends the epoch, which is the only way in which the broker gives
+// everything back in order. It stalls every key, so resets keep a distance.
+func (p *Planner) abandonByReset(it *Item) {
+	if p.gate&gateReset == 0 && p.now < p.nextReset {
+		p.wait(it, AbandonWait, p.nextReset)
+		return
+	}
+	it.state = Abandoning
+	p.abandoning = append(p.abandoning, it)
+	if p.gate&gateReset != 0 {
+		return
+	}
+	if p.resetGap == 0 || p.now-p.lastReset >= resetCalm {
+		p.resetGap = resetGapMin
+	} else {
+		p.resetGap = min(2*p.resetGap, resetGapMax)
+	}
+	p.lastReset, p.nextReset = p.now, p.now+p.resetGap
+	p.gate |= gateReset
+	p.clawAll()
+	if p.out > 0 && p.cfg.ResetWait > 0 {
+		p.resetBy = p.now + int64(p.cfg.ResetWait)
+	}
+}
+
+// checkQuiet ends the epoch, or reports the drain, when nothing runs any more.
+// A lane that was replaced doesn't count: its handler may never return.
+func (p *Planner) checkQuiet() {
+	if p.out > 0 || p.copyingN > 0 {
+		return
+	}
+	if p.gate&gateReset != 0 && !p.endSent {
+		p.endSent = true
+		for _, it := range p.abandoning {
+			if it.state == Abandoning {
+				p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Abandon}})
+			}
+		}
+		p.emit(Effect{Kind: EndEpoch})
+	}
+	if p.gate&gateDrain != 0 && !p.drained {
+		p.drained = true
+		p.emit(Effect{Kind: Drained})
+	}
+}
+
+// restart gives lane i a new incarnation. What it was lent goes back; a lane
+// that runs something is left alone, since it was restarted already.
+func (p *Planner) restart(i int) {
+	l := &p.lanes[i]
+	for j := range l.out {
+		if l.runs[j].Claw() > l.runs[j].acc {
+			return
+		}
+	}
+	p.newGeneration(i)
+	p.emit(Effect{Kind: Restart, Lane: i})
+}
+
+// newGeneration takes back everything that lane i was lent; it ignores the runs.
+func (p *Planner) newGeneration(i int) {
+	l := &p.lanes[i]
+	l.gen++
+	for j := l.out - 1; j >= 0; j-- {
+		r := l.runs[j]
+		p.takeBack(r)
+		p.dropRun(i, r)
+	}
+}
+
+// Replace says that lane i's handler ignores its ended context: the lane gets a
+// new incarnation for its other keys, the stuck key is fenced until the old
+// handler returns. It gives the stuck item, nil when nothing runs.
+func (p *Planner) Replace(now int64, i int) ([]Effect, *Item) {
+	p.begin(now)
+	l := &p.lanes[i]
+	var stuck *Item
+	for j := l.out - 1; j >= 0; j-- {
+		r := l.runs[j]
+		p.takeBack(r)
+		if r.acc < r.Claimed() {
+			stuck = r.Items[r.acc]
+		}
+	}
+	if stuck == nil {
+		return p.end(), nil
+	}
+	if stuck.k != nil {
+		stuck.k.lent--
+	}
+	if !stuck.lost {
+		p.fence(stuck)
+	}
+	stuck.state = Stuck
+	p.stuckN++
+	p.newGeneration(i)
+	return p.end(), stuck
+}
+
+// Gen is the generation that lane i's runs carry.
+func (p *Planner) Gen(i int) uint32 { return p.lanes[i].gen }
+
+// noteFailure counts failures that nothing succeeded between. Many in a row look
+// like an outage of whatever the handlers need: from then on each lane only
+// probes, so that neither the downstream nor the attempts of healthy messages
+// are burnt.
+func (p *Planner) noteFailure() {
+	p.streak++
+	if p.outage || p.streak < max(16, 4*len(p.lanes)) {
+		return
+	}
+	p.outage = true
+	p.clawAll()
+	for i := range p.lanes {
+		p.lanes[i].probeAt = p.now + probeEvery
+	}
+	p.emit(Effect{Kind: Note, Note: NoteOutageBegan, Count: p.streak})
+}
+
+// endOutage lets everything go that waits for its retry: what it waited for is
+// back.
+func (p *Planner) endOutage() {
+	p.outage = false
+	p.emit(Effect{Kind: Note, Note: NoteOutageEnded})
+	for i := len(p.timers.h) - 1; i >= 0; i-- {
+		if it := p.timers.h[i]; it.state == Parked {
+			it.due = p.now
+		}
+	}
+	p.timers.rebuild()
+	for it := p.timers.peek(); it != nil && it.due <= p.now; it = p.timers.peek() {
+		p.fire(it)
+	}
+	p.allDirty()
+}
+
+// Snapshot is what the planner holds, for stats.
+type Snapshot struct {
+	Held, Queued, Runnable, Parked, Copying, Stuck, Keys int
+	LanesBusy                                            int
+	Outage                                               bool
+	Oldest                                               *transport.Delivery // nil when nothing is held
+}
+
+// Snapshot counts. It is cheap.
+func (p *Planner) Snapshot() Snapshot {
+	s := Snapshot{
+		Held: p.heldN, Queued: p.queuedN, Runnable: p.queuedN - p.barredN, Parked: p.parkedN,
+		Copying: p.copyingN, Stuck: p.stuckN, Keys: len(p.keys) - p.cold.n,
+		LanesBusy: len(p.lanes) - p.idleN, Outage: p.outage,
+	}
+	if p.oldest != nil {
+		s.Oldest = p.oldest.D
+	}
+	return s
+}
+
+// Runnable is how many queued deliveries wait for a lane, not for their key.
+func (p *Planner) Runnable() int { return p.queuedN - p.barredN }
+
+// Busy says whether anything runs, or may.
+func (p *Planner) Busy() bool { return p.out > 0 }
+
+// MostHeld names the key that holds most deliveries, and how many. It looks at
+// everything that is held.
+func (p *Planner) MostHeld() (string, int) {
+	counts := make(map[string]int)
+	top, most := "", 0
+	for it := p.oldest; it != nil; it = it.newer {
+		counts[it.Key]++
+		if n := counts[it.Key]; it.Key != "" && n > most {
+			top, most = it.Key, n
+		}
+	}
+	return top, most
+}
+
+// Held calls f for every held item in the order of arrival, until it says no.
+func (p *Planner) Held(f func(*Item) bool) {
+	for it := p.oldest; it != nil; it = it.newer {
+		if !f(it) {
+			return
+		}
+	}
+}
+
+// ResetIn is how long an abandon would have to wait for its epoch reset.
+func (p *Planner) ResetIn(now int64) time.Duration { return time.Duration(max(p.nextReset-now, 0)) }

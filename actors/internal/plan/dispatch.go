@@ -1,0 +1,277 @@
+package plan
+
+// hasWork says whether there is anything that l could be given.
+func (p *Planner) hasWork(l *lane) bool { return l.ring.n > 0 || p.sharedN() > 0 }
+
+// sharedN is how many turns wait for whichever lane comes first.
+func (p *Planner) sharedN() int { return p.shared.n + p.keyless.n }
+
+// dispatch lends what can start.
+func (p *Planner) dispatch() {
+	for len(p.dirty) > 0 {
+		n := len(p.dirty) - 1
+		i := p.dirty[n]
+		p.dirty = p.dirty[:n]
+		p.lanes[i].dirty = false
+		for p.fill(i) {
+		}
+	}
+	if p.sharedN() > 0 {
+		p.spread()
+	}
+	if p.sharedN() == 0 && p.sharedRuns > 0 && p.idleN > 0 && !p.outage {
+		p.steal()
+	} else {
+		p.stealAt = 0
+	}
+}
+
+// spread gives what is shared to idle lanes first, and then to those that have
+// room for a second run.
+func (p *Planner) spread() {
+	if p.outage {
+		for i := range p.lanes {
+			if p.sharedN() == 0 {
+				return
+			}
+			p.fill(i)
+		}
+		return
+	}
+	for p.sharedN() > 0 {
+		i, ok := p.popIdle()
+		if !ok {
+			break
+		}
+		p.fill(i)
+	}
+	for i := 0; p.sharedN() > 0 && i < len(p.lanes) && p.out < lanesAhead*len(p.lanes); i++ {
+		p.fill(i)
+	}
+}
+
+// fill lends lane i one more run, if it has room and there is something for it.
+func (p *Planner) fill(i int) bool {
+	l := &p.lanes[i]
+	room, most := lanesAhead, MaxRun
+	if p.outage {
+		room, most = 1, 1
+		if p.now < l.probeAt {
+			return false
+		}
+	}
+	if l.out >= room || !p.hasWork(l) {
+		return false
+	}
+	// A lane takes one of what is shared while another lane could take the
+	// next, and its fair part of it when all are busy.
+	others := p.idleN
+	if l.out == 0 {
+		others--
+	}
+	share := 0
+	switch {
+	case others <= 0:
+		share = (p.sharedN() + len(p.lanes) - 1) / len(p.lanes)
+	case l.out == 0:
+		share = 1
+	}
+	r := p.newRun(i)
+	for r.N < most {
+		keyed := l.ring.n > 0
+		shared := share > 0 && p.sharedN() > 0
+		if !keyed && !shared {
+			break
+		}
+		if keyed && (!shared || !l.keyless) {
+			p.takeTurn(r, l)
+			l.keyless = true
+			continue
+		}
+		l.keyless = false
+		share--
+		p.takeShared(r, i, most)
+	}
+	if r.N == 0 {
+		p.recycle(r)
+		return false
+	}
+	if p.outage {
+		l.probeAt = p.now + probeEvery
+	}
+	if l.out == 0 {
+		p.idleN--
+	}
+	if r.shared {
+		p.sharedRuns++
+	}
+	r.Gen = l.gen
+	l.runs[l.out] = r
+	l.out++
+	p.out++
+	r.open()
+	p.emit(Effect{Kind: Lend, Run: r, Lane: i})
+	return true
+}
+
+// takeTurn takes one delivery of the lane's next key, which then queues again
+// behind the lane's other keys.
+func (p *Planner) takeTurn(r *Run, l *lane) {
+	k := l.ring.head
+	p.take(r, k.pop(), k)
+	if k.n == 0 {
+		l.ring.remove(k)
+	} else if l.ring.n > 1 {
+		l.ring.remove(k)
+		l.ring.pushBack(k)
+	}
+}
+
+// takeShared takes one turn of what is shared: a keyless delivery, or a ready
+// key with what it has queued.
+func (p *Planner) takeShared(r *Run, i, most int) {
+	r.shared = true
+	l := &p.lanes[i]
+	if p.shared.n == 0 || (p.keyless.n > 0 && l.alternate()) {
+		p.take(r, p.keyless.pop(), nil)
+		return
+	}
+	k := p.shared.head
+	p.shared.remove(k)
+	k.lane = i
+	for k.n > 0 && r.N < most {
+		p.take(r, k.pop(), k)
+	}
+}
+
+// alternate says whether the next shared turn is a keyless one.
+func (l *lane) alternate() bool {
+	l.sharedTurn = !l.sharedTurn
+	return l.sharedTurn
+}
+
+func (p *Planner) take(r *Run, it *Item, k *key) {
+	p.queuedN--
+	it.state, it.run = Lent, r
+	r.Items[r.N] = it
+	r.N++
+	if k != nil {
+		k.lent++
+	}
+}
+
+// steal takes back what a busy lane hasn't claimed of the things that an idle
+// lane could do, so that nothing waits behind a slow handler while a lane idles.
+// A lane that hasn't begun is left alone: two lanes could otherwise rob each
+// other for ever. It is looked at again in a moment.
+func (p *Planner) steal() {
+	victim, most, waits := -1, 0, false
+	for i := range p.lanes {
+		l := &p.lanes[i]
+		n := 0
+		for j := range l.out {
+			if r := l.runs[j]; r.shared {
+				n += r.unclaimed()
+			}
+		}
+		waits = waits || n > 0
+		if n > most && l.runs[0].Claimed() > 0 {
+			victim, most = i, n
+		}
+	}
+	p.stealAt = 0
+	if waits {
+		p.stealAt = p.now + stealEvery
+	}
+	if victim < 0 {
+		return
+	}
+	p.clawLane(victim)
+	if p.sharedN() > 0 {
+		p.spread()
+	}
+}
+
+func (p *Planner) newRun(i int) *Run {
+	var r *Run
+	if n := len(p.runs); n > 0 {
+		r = p.runs[n-1]
+		p.runs = p.runs[:n-1]
+	} else {
+		r = &Run{}
+	}
+	r.Lane, r.N, r.shared = i, 0, false
+	return r
+}
+
+// recycle takes a run that no lane will touch again.
+func (p *Planner) recycle(r *Run) {
+	clear(r.Items[:r.N])
+	p.runs = append(p.runs, r)
+}
+
+// dropRun takes r out of lane i's runs.
+func (p *Planner) dropRun(i int, r *Run) {
+	l := &p.lanes[i]
+	for j := range l.out {
+		if l.runs[j] != r {
+			continue
+		}
+		copy(l.runs[j:], l.runs[j+1:l.out])
+		l.out--
+		l.runs[l.out] = nil
+		p.out--
+		if r.shared {
+			p.sharedRuns--
+		}
+		if l.out == 0 {
+			p.becameIdle(i)
+		}
+		p.markDirty(i)
+		return
+	}
+	panic("plan: the lane wasn't lent this run")
+}
+
+// clawAll takes back whatever no lane has claimed.
+func (p *Planner) clawAll() {
+	for i := range p.lanes {
+		p.clawLane(i)
+	}
+}
+
+// clawLane takes back what lane i hasn't claimed. The later run goes first and
+// each from its end, so that the queues' order stays. The runs themselves stay
+// out until the lane reports them.
+func (p *Planner) clawLane(i int) {
+	l := &p.lanes[i]
+	for j := l.out - 1; j >= 0; j-- {
+		p.takeBack(l.runs[j])
+	}
+}
+
+// takeBack claws r and accounts for what the lane has certainly finished: all it
+// claimed but the last, since it ends a run at the first failure.
+func (p *Planner) takeBack(r *Run) {
+	c := r.Claw()
+	p.takeBackFrom(r, c)
+	for ; r.acc < c-1; r.acc++ {
+		it := r.Items[r.acc]
+		r.Items[r.acc] = nil
+		p.succeeded(it)
+	}
+}
+
+// takeBackFrom queues r's items from index n on again, the last one first.
+func (p *Planner) takeBackFrom(r *Run, n int) {
+	for i := r.top - 1; i >= n; i-- {
+		it := r.Items[i]
+		r.Items[i] = nil
+		if it.k != nil {
+			it.k.lent--
+		}
+		it.state, it.run = Queued, nil
+		p.queueFront(it)
+	}
+	r.top = min(r.top, n)
+}

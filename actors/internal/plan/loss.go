@@ -1,0 +1,210 @@
+package plan
+
+import "github.com/keylanes/keylanes/transport"
+
+// Lost says that the leases of ds are gone without a settlement. Deliveries that
+// the planner doesn't hold any more are ignored.
+func (p *Planner) Lost(now int64, ds []*transport.Delivery) []Effect {
+	p.begin(now)
+	for _, d := range ds {
+		for it := p.oldest; it != nil; it = it.newer { // rare, and held is bounded by the credit
+			if it.D == d {
+				p.lose(it, true)
+				break
+			}
+		}
+	}
+	return p.end()
+}
+
+// EpochEnded says that every lease of the epoch, and of those before it, is
+// gone. What still runs of them fences its key.
+func (p *Planner) EpochEnded(now int64, epoch uint64) []Effect {
+	p.begin(now)
+	p.clawAll()
+	var all []*Item // losing one may give others back, so the list can't be walked
+	for it := p.oldest; it != nil; it = it.newer {
+		if it.Epoch <= epoch {
+			all = append(all, it)
+		}
+	}
+	for _, it := range all {
+		if it.state != Gone {
+			p.lose(it, false)
+		}
+	}
+	if p.gate&gateReset != 0 {
+		p.gate &^= gateReset
+		p.resetBy, p.endSent = 0, false
+		p.abandoning = p.abandoning[:0]
+		p.allDirty()
+	}
+	return p.end()
+}
+
+// lose handles the loss of one item's lease. With group, the loss is that item's
+// alone, and voids what is held behind it in an exclusive group.
+func (p *Planner) lose(it *Item, group bool) {
+	if it.lost {
+		return
+	}
+	if it.state == Lent {
+		p.clawLane(it.run.Lane)
+		if it.state == Gone { // the lane had finished it already
+			return
+		}
+	}
+	switch it.state {
+	case Lent, Stuck:
+		// Claimed: its handler may be running. Whatever starts of its key, a
+		// copy of itself included, waits for that to end.
+		it.lost = true
+		p.fence(it)
+		p.emit(Effect{Kind: Cancel, Item: it})
+		if group {
+			p.voidSuccessors(it)
+		}
+	case Deciding, Copying:
+		it.lost = true // Decide and Copied look at it
+		if group {
+			p.voidSuccessors(it)
+		}
+	case Void:
+		k := it.k
+		for i, v := range k.void {
+			if v == it {
+				k.void = append(k.void[:i], k.void[i+1:]...)
+				break
+			}
+		}
+		p.goneUndecided(it)
+	case Fenced:
+		c := p.copies[it.ID]
+		for i, w := range c.waiting {
+			if w == it {
+				c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
+				break
+			}
+		}
+		p.goneUndecided(it)
+	case Queued:
+		if group {
+			p.voidSuccessors(it)
+		}
+		p.unqueue(it)
+		p.goneUndecided(it)
+	default: // waits for a timer, an unpark or the end of the epoch
+		if it.state != Abandoning {
+			p.unwait(it)
+		}
+		if group {
+			p.voidSuccessors(it)
+		}
+		p.goneUndecided(it)
+	}
+}
+
+// goneUndecided forgets an item that isn't decided: it will come again, and its
+// attempts are remembered until then.
+func (p *Planner) goneUndecided(it *Item) {
+	p.carry.remember(it)
+	p.unhold(it)
+	p.gone(it)
+}
+
+// AcceptLost says that the accept of a dead-lettered delivery didn't reach the
+// broker: when the message comes again it is accepted without a second copy.
+func (p *Planner) AcceptLost(d *transport.Delivery) { p.carry.copied(d) }
+
+// voidSuccessors takes what is queued behind it in its exclusive group out of
+// the queue. It goes back at once, or when the handler that fences the key has
+// returned, so that no successor runs elsewhere beside its predecessor.
+func (p *Planner) voidSuccessors(it *Item) {
+	k := it.k
+	if k == nil || !p.cfg.Traits.GroupsExclusive || k.n == 0 {
+		return
+	}
+	from := k.head
+	if it.state == Queued { // in the middle of the queue: those before it stand
+		from = it.next
+	}
+	for from != nil {
+		next := from.next
+		p.unqueue(from)
+		from.state = Void
+		k.void = append(k.void, from)
+		from = next
+	}
+	if k.fences == 0 {
+		p.releaseVoid(k)
+	}
+	p.place(k)
+}
+
+// releaseVoid gives a key's void successors back, the last one first: while an
+// earlier one is still out, the broker keeps the group to itself.
+func (p *Planner) releaseVoid(k *key) {
+	if len(k.void) == 0 || k.fences > 0 {
+		return
+	}
+	void := k.void
+	k.void = nil
+	for i := len(void) - 1; i >= 0; i-- {
+		p.giveBack(void[i])
+	}
+}
+
+// giveBack returns an item that wasn't started to the broker.
+func (p *Planner) giveBack(it *Item) {
+	p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Return}})
+	p.carry.remember(it)
+	p.gone(it)
+}
+
+// copies are hand-outs of one keyless message, known by its id, of which an
+// earlier one has lost its lease and still runs.
+type copies struct {
+	running int
+	waiting []*Item
+}
+
+// fence keeps the key of an item that may still run from starting anything.
+func (p *Planner) fence(it *Item) {
+	if k := it.k; k != nil {
+		p.bar(k, func() { k.fences++ })
+		p.place(k)
+		return
+	}
+	if it.ID == "" {
+		return
+	}
+	c := p.copies[it.ID]
+	if c == nil {
+		c = &copies{}
+		p.copies[it.ID] = c
+	}
+	c.running++
+}
+
+// unfence undoes fence when the item's handler has returned.
+func (p *Planner) unfence(it *Item) {
+	if k := it.k; k != nil {
+		p.bar(k, func() { k.fences-- })
+		p.releaseVoid(k)
+		p.place(k)
+		return
+	}
+	if it.ID == "" {
+		return
+	}
+	c := p.copies[it.ID]
+	c.running--
+	if c.running > 0 {
+		return
+	}
+	delete(p.copies, it.ID)
+	for _, w := range c.waiting {
+		w.state = Queued
+		p.queueBack(w)
+	}
+}

@@ -1,0 +1,84 @@
+package plan
+
+import "github.com/keylanes/keylanes/transport"
+
+// memoryCap bounds how many messages' attempts are remembered while they are
+// away at the broker. The oldest are forgotten first: that costs attempts, never
+// a message.
+const memoryCap = 8192
+
+// carried is what is remembered of a message that will come again.
+type carried struct {
+	attempt     int
+	firstFailed int64
+	mark        uint64
+	copied      bool   // its dead-letter copy was confirmed
+	key         string // the transport's key, so that a reused id isn't taken for the same message
+}
+
+// memory remembers attempts across hand-outs: by message id, or by key for the
+// first delivery of the key that comes again where messages have no ids.
+type memory struct {
+	by    map[string]carried
+	order []string // a ring of the names in by, once it is full
+	at    int
+}
+
+func carryName(id string, k *key) string {
+	switch {
+	case id != "":
+		return "i" + id
+	case k != nil:
+		return "k" + k.name
+	default:
+		return ""
+	}
+}
+
+func (m *memory) put(name string, c carried) {
+	if m.by == nil {
+		m.by = make(map[string]carried)
+	}
+	if _, known := m.by[name]; !known {
+		if len(m.order) < memoryCap {
+			m.order = append(m.order, name)
+		} else {
+			delete(m.by, m.order[m.at])
+			m.order[m.at] = name
+			m.at = (m.at + 1) % memoryCap
+		}
+	}
+	m.by[name] = c
+}
+
+// remember keeps the attempts of an item that goes away undecided.
+func (m *memory) remember(it *Item) {
+	if it.Attempt <= 1 {
+		return
+	}
+	if name := carryName(it.ID, it.k); name != "" {
+		m.put(name, carried{attempt: it.Attempt, firstFailed: it.FirstFailed, mark: it.mark, key: it.D.Key})
+	}
+}
+
+// copied keeps that d's dead-letter copy was confirmed and its accept lost.
+func (m *memory) copied(d *transport.Delivery) {
+	if d.ID != "" {
+		m.put("i"+d.ID, carried{attempt: 1, copied: true, key: d.Key})
+	}
+}
+
+// inherit gives it what is remembered, and says whether it was copied.
+func (m *memory) inherit(it *Item) bool {
+	name := carryName(it.ID, it.k)
+	c, ok := m.by[name]
+	if !ok || c.key != it.D.Key {
+		return false
+	}
+	if c.copied {
+		return true // kept: the next accept may be lost as well
+	}
+	delete(m.by, name)
+	it.Attempt, it.FirstFailed, it.mark = c.attempt, c.firstFailed, c.mark
+	return false
+}

@@ -1,0 +1,626 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// Mode is how deliveries are spread over lanes.
+type Mode uint8
+
+// The modes.
+const (
+	Sequential Mode = iota // the stream is one key
+	Workers                // no order: every delivery is keyless
+	ByKey                  // a key's lane is its hash
+	PerKey                 // a ready key is lent to any lane
+)
+
+// Config is what a planner needs to know. It doesn't change.
+type Config struct {
+	Mode   Mode
+	Lanes  int // at least 1; Sequential has one
+	Traits transport.Traits
+	// MaxReceives is the broker's own limit of hand-outs, 0 without one.
+	MaxReceives int
+	// OutageAfter is how long a dead-letter for exhausted attempts waits for
+	// evidence; 0 or less: it doesn't wait.
+	OutageAfter time.Duration
+	// NativeDeadLetter settles a dead-letter with Reject instead of a copy.
+	NativeDeadLetter bool
+	// HasTarget: there is somewhere to copy a dead letter to.
+	HasTarget bool
+	// ResetWait is how long an epoch reset waits for running handlers before
+	// they are cancelled.
+	ResetWait time.Duration
+}
+
+// What keeps every lane from being given anything.
+const (
+	gatePause = 1 << iota
+	gateDrain
+	gateReset
+	gateHalt
+)
+
+const (
+	// lanesAhead is how many runs a lane has at once: one that it works on and
+	// one that waits behind it, so that a report's way back costs no idle time.
+	lanesAhead = 2
+	// coldKeys is how many keys without anything are kept, so that a key that
+	// comes and goes costs no map insert each time.
+	coldKeys = 4096
+	// probeEvery is how often a lane tries something during an outage.
+	probeEvery = int64(250 * time.Millisecond)
+	// copyRetryMin and copyRetryMax bound the delay between copies to a
+	// dead-letter target that refuses.
+	copyRetryMin = int64(100 * time.Millisecond)
+	copyRetryMax = int64(30 * time.Second)
+	// resetGapMin, resetGapMax and resetCalm: an epoch reset stalls every key,
+	// so resets are at least resetGapMin apart, doubling to resetGapMax, and
+	// back to the minimum after resetCalm without one.
+	resetGapMin = int64(time.Second)
+	resetGapMax = int64(30 * time.Second)
+	resetCalm   = int64(time.Minute)
+	// stealEvery is how long an idle lane waits before it looks again whether
+	// something waits behind another lane's slow handler.
+	stealEvery = int64(time.Millisecond)
+	// minRetry is the shortest delay of a retry, so that a handler that fails
+	// at once can't spin.
+	minRetry = int64(time.Millisecond)
+)
+
+// LaneOf is the lane of a key among n: XXH64, seed 0, of its bytes, modulo n.
+func LaneOf(key string, n int) int { return int(xxhash.Sum64String(key) % uint64(n)) }
+
+type lane struct {
+	gen   uint32
+	runs  [lanesAhead]*Run // lent and not reported, the older first
+	out   int              // how many of them
+	ring  ring             // ByKey: its ready keys
+	dirty bool
+	idle  bool // on the idle stack
+	// keyless says whose turn it is, the lane's own keys' or what is shared, and
+	// sharedTurn the same between shared keys and the keyless.
+	keyless, sharedTurn bool
+	probeAt             int64
+}
+
+// Planner is the state machine. Make it with New; one goroutine may use it.
+type Planner struct {
+	cfg        Config
+	now        int64
+	gate       uint8
+	lanes      []lane
+	dirty      []int // lanes that may take something
+	idle       []int // lanes with nothing; an entry may be out of date
+	idleN      int   // lanes with out == 0
+	out        int   // runs out, of current generations
+	sharedRuns int   // of them, those with something that another lane could do
+	keys       map[string]*key
+	cold       ring // keys without anything
+	spare      *key // free list, linked by next
+	only       *key // Sequential's one key
+	keyless    key  // the keyless queue
+	shared     ring // PerKey: ready keys
+	timers     timers
+	runs       []*Run // free list
+
+	oldest, newest *Item // all held items
+	heldN          int
+	queuedN        int // items in queues
+	barredN        int // of them, those whose key is barred
+	copyingN       int
+	stuckN         int
+	parkedN        int // Parked, CopyWait, AbandonWait, Pinned
+
+	successes uint64
+	streak    int // failures since the last success
+	outage    bool
+
+	asking int // items that the policy is being asked about
+
+	abandoning []*Item
+	resetBy    int64 // when running handlers are cancelled; 0 when not
+	nextReset  int64
+	resetGap   int64
+	lastReset  int64
+	endSent    bool
+	drained    bool
+
+	carry  memory
+	copies map[string]*copies // keyless messages whose lost copy still runs
+
+	effects []Effect
+}
+
+// New gives a planner at rest. cfg must be valid: the options were checked.
+func New(cfg Config) *Planner {
+	if cfg.Mode == Sequential {
+		cfg.Lanes = 1
+	}
+	p := &Planner{
+		cfg:    cfg,
+		lanes:  make([]lane, cfg.Lanes),
+		keys:   make(map[string]*key),
+		copies: make(map[string]*copies),
+	}
+	for i := range p.lanes {
+		p.becameIdle(i)
+	}
+	if cfg.Mode == Sequential {
+		p.only = &key{name: ""}
+	}
+	return p
+}
+
+func (p *Planner) begin(now int64) {
+	if now > p.now { // a clock that steps back doesn't turn the planner's
+		p.now = now
+	}
+	p.effects = p.effects[:0]
+}
+
+// end starts what can start, and closes what has come to rest.
+func (p *Planner) end() []Effect {
+	switch {
+	case p.asking > 0:
+		// The answer may bar, restart or stop: nothing starts before it.
+	case p.gate == 0:
+		p.dispatch()
+	default:
+		p.checkQuiet()
+	}
+	return p.effects
+}
+
+// Arrive takes deliveries in the order in which the broker handed them out. The
+// slab's items are the planner's from now on.
+func (p *Planner) Arrive(now int64, slab []Item) []Effect {
+	p.begin(now)
+	for i := range slab {
+		it := &slab[i]
+		it.Attempt, it.state = 1, Queued
+		p.link(it)
+		it.k = p.keyFor(it)
+		copied := false
+		if len(p.carry.by) > 0 {
+			copied = p.carry.inherit(it)
+		}
+		if copied {
+			// Its dead-letter copy was confirmed and only the accept got lost:
+			// no second copy, and no second run.
+			p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
+			p.gone(it)
+			continue
+		}
+		if it.k == nil && len(p.copies) > 0 && p.copies[it.ID] != nil && it.ID != "" {
+			it.state = Fenced
+			c := p.copies[it.ID]
+			c.waiting = append(c.waiting, it)
+			continue
+		}
+		p.queueBack(it)
+	}
+	return p.end()
+}
+
+func (p *Planner) keyFor(it *Item) *key {
+	switch p.cfg.Mode {
+	case Sequential:
+		return p.only
+	case Workers:
+		return nil
+	}
+	if it.Key == "" {
+		return nil
+	}
+	k := p.keys[it.Key]
+	if k == nil {
+		if k = p.spare; k != nil {
+			p.spare, k.next = k.next, nil
+		} else {
+			k = &key{}
+		}
+		k.name = it.Key
+		if p.cfg.Mode == ByKey {
+			k.lane = LaneOf(it.Key, p.cfg.Lanes)
+		}
+		p.keys[it.Key] = k
+	}
+	return k
+}
+
+// Done takes a lane's report: run r has ended, r.Finished items of it were
+// claimed and all but perhaps the last succeeded.
+func (p *Planner) Done(now int64, r *Run) []Effect {
+	p.begin(now)
+	l := &p.lanes[r.Lane]
+	if r.Gen != l.gen {
+		p.stuckEnded(r)
+		return p.end()
+	}
+	n, good := r.Finished, r.Finished
+	bad := n > 0 && r.Verdict != VerdictOK
+	if bad {
+		good--
+	}
+	for i := r.acc; i < good; i++ {
+		p.succeeded(r.Items[i])
+	}
+	r.acc = good
+	if bad {
+		// What waits behind the failed one goes back to its queues, the later
+		// run first and each from its end, so that every key's order is kept.
+		// The lane ignores the later runs: they are of the old generation.
+		l.gen++
+		for i := l.out - 1; l.runs[i] != r; i-- {
+			p.takeBack(l.runs[i])
+			p.dropRun(r.Lane, l.runs[i])
+		}
+		p.takeBackFrom(r, n)
+		p.dropRun(r.Lane, r)
+		it := r.Items[good]
+		r.Items[good] = nil
+		p.ended(it, r)
+	} else {
+		p.takeBackFrom(r, n)
+		p.dropRun(r.Lane, r)
+	}
+	p.recycle(r)
+	return p.end()
+}
+
+// stuckEnded takes the report of a lane that was replaced while it ran.
+func (p *Planner) stuckEnded(r *Run) {
+	if r.Finished == 0 {
+		return
+	}
+	it := r.Items[r.Finished-1]
+	if it == nil || it.state != Stuck {
+		return
+	}
+	p.stuckN--
+	it.state = Lent
+	it.lane = r.Lane
+	if r.Verdict == VerdictOK {
+		p.succeededOutside(it)
+		return
+	}
+	p.unfence(it)
+	p.failed(it, r.Verdict)
+}
+
+// succeeded decides a lent item.
+func (p *Planner) succeeded(it *Item) {
+	if it.k != nil {
+		it.k.lent--
+	}
+	if it.lost {
+		p.unfence(it)
+	}
+	p.noteSuccess()
+	p.gone(it)
+}
+
+// succeededOutside decides an item that is no longer lent, but fenced.
+func (p *Planner) succeededOutside(it *Item) {
+	p.unfence(it)
+	p.noteSuccess()
+	p.gone(it)
+}
+
+func (p *Planner) noteSuccess() {
+	p.successes++
+	p.streak = 0
+	if p.outage {
+		p.endOutage()
+	}
+}
+
+// ended handles the last claimed item of a run, which didn't succeed.
+func (p *Planner) ended(it *Item, r *Run) {
+	if it.k != nil {
+		it.k.lent--
+	}
+	it.run, it.lane = nil, r.Lane
+	if it.lost {
+		p.unfence(it)
+	}
+	p.failed(it, r.Verdict)
+}
+
+// failed handles an item that isn't lent any more and didn't succeed.
+func (p *Planner) failed(it *Item, v Verdict) {
+	if v == VerdictFailed {
+		if it.FirstFailed == 0 {
+			it.FirstFailed, it.mark = max(p.now, 1), p.successes
+		}
+	}
+	switch {
+	case it.lost:
+		if v == VerdictFailed {
+			it.Attempt++
+		}
+		p.goneUndecided(it)
+	case v == VerdictLapsed || v == VerdictRefused:
+		it.lost = true
+		p.emit(Effect{Kind: Note, Note: NoteLapsed, Item: it})
+		p.voidSuccessors(it)
+		p.goneUndecided(it)
+	case p.gate&(gateDrain|gateReset|gateHalt) != 0:
+		// It goes back with everything else; the attempt is remembered.
+		it.Attempt++
+		it.state = Queued
+		p.queueFront(it)
+	default:
+		it.state = Deciding
+		p.asking++
+		p.hold(it)
+		p.emit(Effect{Kind: Ask, Item: it, Lane: it.lane})
+	}
+}
+
+// Decide carries out the policy's directive for an item that Ask named.
+func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect {
+	p.begin(now)
+	if it.state != Deciding {
+		return p.end()
+	}
+	p.asking--
+	if d.RestartLane {
+		p.restart(it.lane)
+	}
+	if it.lost {
+		if !d.Uncounted {
+			it.Attempt++
+		}
+		p.goneUndecided(it)
+		return p.end()
+	}
+	failures := it.Attempt
+	if !d.Uncounted {
+		it.Attempt++
+	}
+	if d.Action == supervision.ActionRetry || d.Exhausted {
+		p.noteFailure()
+	}
+	it.dir = d
+	switch d.Action {
+	case supervision.ActionDeadLetter:
+		p.deadLetter(it, failures)
+	case supervision.ActionAccept:
+		p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
+		p.decided(it)
+	case supervision.ActionAbandon:
+		if !p.cfg.Traits.AbandonDelay && d.After > 0 {
+			p.wait(it, AbandonWait, p.now+int64(d.After))
+		} else {
+			p.abandon(it)
+		}
+	case supervision.ActionStop, supervision.ActionEscalate:
+		kind := Stop
+		if d.Action == supervision.ActionEscalate {
+			kind = Escalate
+		}
+		p.halt()
+		it.state = Queued
+		p.unhold(it)
+		p.queueFront(it)
+		p.emit(Effect{Kind: kind, Item: it})
+	default: // a policy that orders nothing gets a retry
+		p.park(it, d.After)
+	}
+	return p.end()
+}
+
+func (p *Planner) park(it *Item, after time.Duration) {
+	p.wait(it, Parked, p.now+max(int64(after), minRetry))
+	p.emit(Effect{Kind: Note, Note: NoteParked, Item: it})
+}
+
+// wait parks it in state s until due.
+func (p *Planner) wait(it *Item, s State, due int64) {
+	it.state = s
+	p.parkedN++
+	p.timers.add(it, due)
+}
+
+// unwait takes it out of the timers, whether it fired or not.
+func (p *Planner) unwait(it *Item) {
+	p.parkedN--
+	p.timers.remove(it)
+}
+
+// decided ends a held item whose outcome is sealed.
+func (p *Planner) decided(it *Item) {
+	k, pin := it.k, it.dir.Park
+	p.unhold(it)
+	if pin && k != nil {
+		p.bar(k, func() { k.pinned = true })
+		p.emit(Effect{Kind: Note, Note: NotePinned, Item: it})
+	}
+	p.gone(it)
+}
+
+// deadLetter starts the copy, or puts it off.
+func (p *Planner) deadLetter(it *Item, failures int) {
+	d := it.dir
+	if d.Exhausted && p.cfg.OutageAfter > 0 && p.successes == it.mark && p.now-it.FirstFailed < int64(p.cfg.OutageAfter) {
+		p.emit(Effect{Kind: Note, Note: NoteNoEvidence, Item: it, Count: failures})
+		p.park(it, d.After)
+		return
+	}
+	switch {
+	case p.cfg.NativeDeadLetter:
+		p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{
+			Kind: transport.Reject, Reason: d.Reason, Description: d.Description}})
+		p.decided(it)
+	case !p.cfg.HasTarget:
+		it.state = Pinned
+		p.parkedN++
+		p.emit(Effect{Kind: Note, Note: NoteNoTarget, Item: it})
+	default:
+		p.copy(it)
+	}
+}
+
+func (p *Planner) copy(it *Item) {
+	it.state = Copying
+	p.copyingN++
+	p.emit(Effect{Kind: Copy, Item: it})
+}
+
+// Copied says how the dead-letter copy of it went. A copy that failed is tried
+// again, after a delay that doubles with tries, never accepted.
+func (p *Planner) Copied(now int64, it *Item, ok bool, tries int) []Effect {
+	p.begin(now)
+	if it.state != Copying {
+		return p.end()
+	}
+	p.copyingN--
+	switch {
+	case ok && it.lost:
+		p.AcceptLost(it.D)
+		p.unhold(it)
+		p.gone(it)
+	case ok:
+		p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
+		p.decided(it)
+	case it.lost:
+		p.goneUndecided(it)
+	case p.gate&(gateDrain|gateReset|gateHalt) != 0:
+		it.state = Queued
+		p.unhold(it)
+		p.queueFront(it)
+	default:
+		p.wait(it, CopyWait, p.now+min(copyRetryMin<<min(max(tries, 1)-1, 20), copyRetryMax))
+	}
+	return p.end()
+}
+
+// Tick lets timers fire. Call it when NextTimer has come; earlier or later does
+// no harm.
+func (p *Planner) Tick(now int64) []Effect {
+	p.begin(now)
+	if p.gate&(gateDrain|gateHalt) == 0 {
+		for it := p.timers.peek(); it != nil && it.due <= p.now; it = p.timers.peek() {
+			p.fire(it)
+		}
+	}
+	if p.resetBy != 0 && p.now >= p.resetBy {
+		p.resetBy = 0
+		p.emit(Effect{Kind: CancelAll})
+	}
+	if p.outage && p.gate == 0 {
+		p.allDirty()
+	}
+	return p.end()
+}
+
+func (p *Planner) fire(it *Item) {
+	s := it.state
+	p.unwait(it)
+	switch s {
+	case Parked:
+		it.state = Queued
+		p.unhold(it)
+		p.queueFront(it)
+	case CopyWait:
+		p.copy(it)
+	case AbandonWait:
+		p.abandon(it)
+	}
+}
+
+// NextTimer says when Tick is due, 0 for never.
+func (p *Planner) NextTimer() int64 {
+	var at int64
+	if it := p.timers.peek(); it != nil && p.gate&(gateDrain|gateHalt) == 0 {
+		at = it.due
+	}
+	if p.resetBy != 0 && (at == 0 || p.resetBy < at) {
+		at = p.resetBy
+	}
+	if p.gate != 0 {
+		return at
+	}
+	if p.stealAt != 0 && (at == 0 || p.stealAt < at) {
+		at = p.stealAt
+	}
+	if p.outage {
+		for i := range p.lanes {
+			l := &p.lanes[i]
+			if l.out == 0 && p.hasWork(l) && (at == 0 || l.probeAt < at) {
+				at = l.probeAt
+			}
+		}
+	}
+	return at
+}
+
+// Pause keeps everything from starting; what is held stays held. Resume ends it.
+func (p *Planner) Pause(now int64) []Effect {
+	p.begin(now)
+	p.gate |= gatePause
+	p.clawAll()
+	return p.end()
+}
+
+// Resume ends a pause.
+func (p *Planner) Resume(now int64) []Effect {
+	p.begin(now)
+	p.gate &^= gatePause
+	p.allDirty()
+	return p.end()
+}
+
+// Drain starts nothing any more; the effect Drained follows when nothing runs.
+// What isn't decided by then stays held: closing the receiver gives it back.
+func (p *Planner) Drain(now int64) []Effect {
+	p.begin(now)
+	p.gate |= gateDrain
+	p.clawAll()
+	return p.end()
+}
+
+// halt is Drain without the effect: the subscription is stopped from outside.
+func (p *Planner) halt() {
+	p.gate |= gateHalt
+	p.clawAll()
+}
+
+// Unpark lets a parked or pinned key go on: its head is tried again now or, with
+// skip, accepted although it failed. It says whether the key was parked.
+func (p *Planner) Unpark(now int64, name string, skip bool) ([]Effect, bool) {
+	p.begin(now)
+	k := p.only
+	if k == nil {
+		k = p.keys[name]
+	}
+	if k == nil || (k.holder == nil && !k.pinned) {
+		return p.end(), false
+	}
+	it := k.holder
+	found := k.pinned
+	p.bar(k, func() { k.pinned = false })
+	if it != nil && (it.state == Parked || it.state == Pinned || it.state == AbandonWait || it.state == CopyWait) {
+		found = true
+		p.unwait(it)
+		if skip {
+			it.dir.Park = false
+			p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
+			p.decided(it)
+		} else {
+			it.state = Queued
+			p.unhold(it)
+			p.queueFront(it)
+		}
+	}
+	p.place(k)
+	return p.end(), found
+}
