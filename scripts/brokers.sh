@@ -57,11 +57,13 @@ install_missing() {
   "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
 # free_port prints a port that nothing listens on, below the range from which
 # the kernel gives out ports of its own accord.
 free_port() {
   local p
-  while p=$((20000 + RANDOM % 12000)); (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; do :; done
+  while p=$((20000 + RANDOM % 12000)); taken "$p"; do :; done
   echo "$p"
 }
 
@@ -77,6 +79,14 @@ start_brokers() {
   export ARTEMIS_TLS_PORT=${ARTEMIS_TLS_PORT:-$(free_port)}
   export ELASTICMQ_PORT=${ELASTICMQ_PORT:-$(free_port)}
   export KEYLANES_REQUIRE_BROKERS=1
+  local p
+  for p in "$ARTEMIS_PORT" "$ARTEMIS_TLS_PORT" "$ELASTICMQ_PORT"; do
+    if taken "$p"; then
+      step="start the brokers"
+      echo "port $p is taken: unset its variable for a free one" >&2
+      return 1
+    fi
+  done
   install_missing curl curl ca-certificates
   brokers_started=yes
   run "start Artemis" scripts/artemis.sh start
@@ -90,4 +100,5 @@ stop_brokers() {
   scripts/artemis.sh stop >/dev/null 2>&1 || true
   rm -rf "$ARTEMIS_CACHE/instance-$ARTEMIS_INSTANCE"
   scripts/sqs.sh stop elasticmq >/dev/null 2>&1 || true
+  rm -f "$KEYLANES_CACHE/sqs/elasticmq-$ELASTICMQ_PORT".*
 }
