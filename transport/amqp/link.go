@@ -20,20 +20,20 @@ type link struct {
 	sender   *goamqp.Sender
 }
 
-// tapOf lets the caller hook into the wire before it starts.
-type tapOf func(w *wire)
+// hook lets the caller into the wire before it starts.
+type hook func(w *wire)
 
 // dial connects to one endpoint and begins a session.
-func (c *Connection) dial(ctx context.Context, e endpoint, hook tapOf) (*link, error) {
+func (c *Connection) dial(ctx context.Context, e endpoint, hooked hook) (*link, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.OpenTimeout, errOpenTimeout)
 	defer cancel()
 	raw, err := c.dialSocket(ctx, e)
 	if err != nil {
 		return nil, err
 	}
-	w := newWire(raw, c.WriteTimeout)
-	if hook != nil {
-		hook(w)
+	w := newWire(raw, c.WriteTimeout, c.IdleTimeout)
+	if hooked != nil {
+		hooked(w)
 	}
 	w.start()
 	conn, err := c.open(ctx, e, w)
@@ -98,11 +98,12 @@ func (c *Connection) open(ctx context.Context, e endpoint, w *wire) (*goamqp.Con
 		host = e.host
 	}
 	opts := &goamqp.ConnOptions{
-		ContainerID: c.ContainerID,
-		HostName:    host,
-		IdleTimeout: c.IdleTimeout,
-		SASLType:    c.sasl(e),
-		Properties:  map[string]any{"product": "keylanes"},
+		ContainerID:  c.ContainerID,
+		HostName:     host,
+		IdleTimeout:  c.IdleTimeout,
+		SASLType:     c.sasl(e),
+		MaxFrameSize: maxFrame,
+		Properties:   map[string]any{"product": "keylanes"},
 	}
 	if !e.tls {
 		stop := time.AfterFunc(handshakeTimeout, func() {

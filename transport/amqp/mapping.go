@@ -1,7 +1,9 @@
 package amqp
 
 import (
+	"bytes"
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -143,4 +145,24 @@ func timeOf(v any) (time.Time, bool) {
 	default:
 		return time.Time{}, false
 	}
+}
+
+// UndecodableType is the ContentType of a delivery whose bytes aren't an AMQP
+// message: Body then holds all of them, and Native the decoder's error. A broker
+// passes on what a broken producer sent.
+const UndecodableType = "application/x-amqp-undecodable"
+
+// decode reads a message. go-amqp's decoder is held to be safe, but a panic for
+// one message must not be the end of all.
+func decode(m *goamqp.Message, payload []byte) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the decoder panicked: %v", p)
+		}
+	}()
+	return m.UnmarshalBinary(payload)
+}
+
+func undecodable(d *transport.Delivery, payload []byte, err error) {
+	d.ContentType, d.Body, d.Native = UndecodableType, bytes.Clone(payload), err
 }

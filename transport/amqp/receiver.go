@@ -13,47 +13,77 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
-// maxReceive is how many deliveries one Receive gives at most.
-const maxReceive = 64
+const (
+	// maxReceive is how many deliveries one Receive gives at most.
+	maxReceive = 64
+	// creditStep is how much credit is worth a frame of its own while plenty
+	// is open.
+	creditStep = 64
+	// sessionWindow is how many transfer frames the broker may send before it
+	// has to hear of their arrival; go-amqp's figure, announced by it.
+	sessionWindow = 5000
+)
 
 var epochs atomic.Uint64 // the last epoch of this process
 
-// arrival is what the tap saw of a message that go-amqp will hand out.
+// arrival is a message that came off the socket and isn't decoded yet.
 type arrival struct {
 	id         uint32
-	tag        uint64
 	preSettled bool
+	payload    []byte
 }
 
 // receiver is one epoch: a connection, a session and a link of its own.
+//
+// go-amqp opens, keeps alive and closes them. What comes and goes for each
+// message, transfers, credit and dispositions, is the receiver's own: it
+// never reaches go-amqp, which would pass each through four goroutines, hide
+// delivery ids, and count credit in a way that a broker can drive below zero.
 type receiver struct {
-	op     string // "receive from \"orders\""
+	op     string // "receive from \"orders\" at broker:5672"
 	sink   transport.Sink
 	link   *link
-	silent time.Duration
+	wire   *wire
+	silent time.Duration // 0: no watchdog
 	epoch  uint64
 	lease  *transport.Lease
 	settle settler
 
-	mu         sync.Mutex
-	arrivals   ring[arrival] // on their way through go-amqp, in order
-	first      transfer      // of a delivery that comes in several frames
-	partial    bool
-	handle     uint32
-	attachedOK bool
-	arrived    int64 // deliveries that came off the socket
-	issued     int64 // credit that the broker was given
-	pending    int64 // credit granted and not given to the broker yet
-	returned   int64 // Returns that the end of the epoch will give back
+	mu       sync.Mutex
+	in       inbound
+	arrivals ring[arrival]
+	issued   int64 // credit that the broker was given, ever
+	pending  int64 // credit granted and not given to the broker yet
+	returned int64 // Returns that the end of the epoch will give back
+	needFlow bool
+	quiet    bool // the epoch is over: a flow for a link that is gone ends the session
 
-	dead    chan struct{} // closed when the link is known to be gone
-	deadErr error         // set before dead is closed
+	ready chan struct{} // capacity 1: arrivals isn't empty
+	dead  chan struct{} // closed when the link is known to be gone
+
+	deadErr error // set before dead is closed
 	deadOne sync.Once
 
-	// The pump's goroutine's.
-	slab        transport.Slab
-	spare       []held
 	outstanding atomic.Int64 // handed out and not settled
+
+	// The pump's goroutine's.
+	slab transport.Slab
+	held []held
+	msgs []goamqp.Message
+}
+
+// inbound is what the broker's frames have said; guarded by receiver.mu.
+type inbound struct {
+	attached     bool
+	handle       uint32 // the broker's number of the link
+	count0       uint32 // its delivery-count at the start
+	arrived      int64  // deliveries that ended since, aborted ones included
+	nextIncoming uint32 // the session's
+	unsaid       uint32 // transfer frames since the broker last heard of them
+
+	partial bool // a delivery in several frames is under way
+	first   arrival
+	moved   bool // arrivals grew since the last heard
 }
 
 var (
@@ -63,56 +93,20 @@ var (
 	errClosing  = errors.New("the receiver is closed")
 )
 
-// The tap's half: all on the connection's reading goroutine.
-
-func (r *receiver) attached(handle uint32, peerSends bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if peerSends && !r.attachedOK {
-		r.handle, r.attachedOK = handle, true
+func newReceiver(op string, s transport.Sink, silent time.Duration) *receiver {
+	r := &receiver{
+		op: op, sink: s, silent: silent, epoch: epochs.Add(1), lease: transport.NewLease(),
+		ready: make(chan struct{}, 1), dead: make(chan struct{}),
 	}
+	r.settle.sink = s
+	return r
 }
 
-func (r *receiver) transferred(t transfer) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.attachedOK || t.handle != r.handle {
-		return nil
-	}
-	if !r.partial {
-		if !t.hasID {
-			return fmt.Errorf("%w: a delivery without an id", errFraming)
-		}
-		r.first = t
-		r.first.tag = append([]byte(nil), t.tag...)
-		if !t.more { // the common case keeps nothing
-			r.first.tag = nil
-		}
-	}
-	r.partial = t.more && !t.aborted
-	if t.aborted || t.more {
-		r.first.settled = r.first.settled || t.settled
-		return nil
-	}
-	tag := t.tag
-	if r.first.tag != nil {
-		tag = r.first.tag
-	}
-	r.arrivals.push(arrival{id: r.first.id, tag: tagSum(tag), preSettled: r.first.settled || t.settled})
-	r.arrived++
-	return nil
+// hook puts the receiver into the wire.
+func (r *receiver) hook(w *wire) {
+	r.wire, r.settle.poke = w, w.poke
+	w.demux.peer, w.inject, w.onDead = r, r, r.kill
 }
-
-func (r *receiver) detached(handle uint32) {
-	r.mu.Lock()
-	ours := r.attachedOK && handle == r.handle
-	r.mu.Unlock()
-	if ours {
-		r.kill(errDetached)
-	}
-}
-
-func (r *receiver) ended() { r.kill(errEnded) }
 
 // kill marks the epoch as over, for the reason that is known first. The lease
 // goes first, so that nothing starts meanwhile.
@@ -120,19 +114,12 @@ func (r *receiver) kill(err error) {
 	r.deadOne.Do(func() {
 		r.deadErr = err
 		r.lease.Lose()
+		r.mu.Lock()
+		r.quiet, r.needFlow = true, false
+		r.mu.Unlock()
 		close(r.dead)
 		r.settle.refuse(err)
 	})
-}
-
-// tagSum is a delivery tag as a number (FNV-1a): it proves that the tap and
-// go-amqp speak of the same delivery.
-func tagSum(tag []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, b := range tag {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return h
 }
 
 // Grant allows n more deliveries to be held.
@@ -150,109 +137,95 @@ func (r *receiver) Grant(n int) {
 		add -= used
 	}
 	r.pending += add
-	issue := r.takeCreditLocked()
+	issue := r.issueLocked()
 	r.mu.Unlock()
-	r.issue(issue)
+	if issue {
+		r.wire.poke()
+	}
 }
 
-// creditStep is how much credit is worth a frame of its own while plenty is
-// open.
-const creditStep = 64
-
-// takeCreditLocked decides how much credit to give to the broker now: all that
-// waits, once it is as much as what is still open, or a good step. So a credit
-// of one works, nothing stalls when little is open, and under load one frame
-// grants many.
+// issueLocked decides whether the broker gets the waiting credit now: once it
+// is as much as what is still open, or a good step. So a credit of one works,
+// nothing stalls when little is open, and under load one frame grants many.
 //
-// Open is counted where messages come off the socket, ahead of go-amqp: it
-// keeps an unsigned count which a broker that sends too much drives below zero,
-// and a grant on top of that would either be swallowed or open the gates.
-func (r *receiver) takeCreditLocked() uint32 {
-	open := r.issued - r.arrived
+// A broker that sent more than it was granted has used credit of the future:
+// open is negative, and it gets none until it is positive again.
+func (r *receiver) issueLocked() bool {
+	open := r.issued - r.in.arrived
 	if r.pending <= 0 || open+r.pending <= 0 || (r.pending < open && r.pending < creditStep) {
-		return 0
+		return false
 	}
-	n := r.pending
+	r.issued += r.pending
 	r.pending = 0
-	r.issued += n
-	return uint32(n)
-}
-
-func (r *receiver) issue(n uint32) {
-	if n == 0 {
-		return
-	}
-	select {
-	case <-r.dead:
-	default:
-		if err := r.link.receiver.IssueCredit(n); err != nil {
-			r.kill(err)
-		}
-	}
+	r.needFlow = true
+	return true
 }
 
 // Receive waits for deliveries and gives what has arrived, at most 64.
 func (r *receiver) Receive(ctx context.Context) ([]*transport.Delivery, error) {
-	msg, err := r.next(ctx)
-	if msg == nil {
+	as, err := r.next(ctx)
+	if len(as) == 0 {
 		return nil, err
 	}
-	r.mu.Lock()
-	n := min(r.arrivals.len(), maxReceive)
-	r.mu.Unlock()
-	out := make([]*transport.Delivery, 0, max(n, 1))
-	for msg != nil && len(out) < maxReceive {
-		d, err := r.deliver(msg)
-		if err != nil {
-			return nil, r.over(err)
-		}
-		out = append(out, d)
-		if len(out) >= n {
-			break
-		}
-		msg = r.link.receiver.Prefetched()
+	out := make([]*transport.Delivery, len(as))
+	for i := range as {
+		out[i] = r.deliver(&as[i])
 	}
-	// Less is open now than when the last grant was made to wait.
-	r.mu.Lock()
-	issue := r.takeCreditLocked()
-	r.mu.Unlock()
-	r.issue(issue)
-	select {
-	case <-r.dead:
-		// go-amqp goes on handing out what it prefetched; the broker has it
-		// back already.
-		return nil, r.over(r.deadErr)
-	default:
-		return out, nil
+	return out, nil
+}
+
+// next waits for arrivals, the end of ctx, or the end of the epoch.
+func (r *receiver) next(ctx context.Context) ([]arrival, error) {
+	var silence <-chan time.Time
+	for {
+		select {
+		case <-r.dead:
+			return nil, r.over()
+		default:
+		}
+		if as := r.take(); len(as) > 0 {
+			return as, nil
+		}
+		if r.silent > 0 && silence == nil {
+			t := time.NewTimer(r.silent)
+			defer t.Stop()
+			silence = t.C
+		}
+		select {
+		case <-r.ready:
+		case <-r.dead:
+			return nil, r.over()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-silence:
+			return nil, r.silence()
+		}
 	}
 }
 
-// next waits for one message, the end of ctx, or the end of the epoch.
-func (r *receiver) next(ctx context.Context) (*goamqp.Message, error) {
+// take takes up to 64 arrivals.
+func (r *receiver) take() []arrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(r.arrivals.len(), maxReceive)
+	if n == 0 {
+		return nil
+	}
+	as := make([]arrival, n)
+	for i := range as {
+		as[i], _ = r.arrivals.pop()
+	}
+	if r.arrivals.len() > 0 {
+		wake(r.ready)
+	}
+	return as
+}
+
+func wake(ch chan struct{}) {
 	select {
-	case <-r.dead:
-		return nil, r.over(r.deadErr)
+	case ch <- struct{}{}:
 	default:
 	}
-	if msg := r.link.receiver.Prefetched(); msg != nil {
-		return msg, nil
-	}
-	wait, cancel := ctx, func() {}
-	if r.silent > 0 {
-		wait, cancel = context.WithTimeoutCause(ctx, r.silent, errSilent)
-	}
-	defer cancel()
-	msg, err := r.link.receiver.Receive(wait, nil)
-	if err == nil {
-		return msg, nil
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if context.Cause(wait) == errSilent && errors.Is(err, context.DeadlineExceeded) {
-		return nil, r.silence()
-	}
-	return nil, r.over(err)
 }
 
 // silence is the watchdog: nothing came for a long time. That is how an empty
@@ -261,58 +234,56 @@ func (r *receiver) next(ctx context.Context) (*goamqp.Message, error) {
 // the wait goes on.
 func (r *receiver) silence() error {
 	r.mu.Lock()
-	open := r.issued - r.arrived
+	open := r.issued - r.in.arrived
 	r.mu.Unlock()
 	if open <= 0 || r.outstanding.Load() > 0 {
 		return nil
 	}
-	return r.over(fmt.Errorf("%w for %v with credit for %d open", errSilent, r.silent, open))
+	r.kill(fmt.Errorf("%w for %v with credit for %d open", errSilent, r.silent, open))
+	return r.over()
 }
 
-// deliver pairs a message with what the tap saw of it.
-func (r *receiver) deliver(msg *goamqp.Message) (*transport.Delivery, error) {
-	r.mu.Lock()
-	a, ok := r.arrivals.pop()
-	r.mu.Unlock()
-	if !ok || a.tag != tagSum(msg.DeliveryTag) {
-		return nil, errors.New("the client handed out a delivery that isn't the next one on the link")
+// deliver decodes one arrival.
+func (r *receiver) deliver(a *arrival) *transport.Delivery {
+	if len(r.held) == 0 {
+		r.held = make([]held, 32)
+		r.msgs = make([]goamqp.Message, 32)
 	}
-	if len(r.spare) == 0 {
-		r.spare = make([]held, 32)
-	}
-	h := &r.spare[0]
-	r.spare = r.spare[1:]
+	h, m := &r.held[0], &r.msgs[0]
+	r.held, r.msgs = r.held[1:], r.msgs[1:]
 	h.r, h.id, h.preSettled = r, a.id, a.preSettled
 	d := r.slab.New(r.lease, h)
 	d.Epoch = r.epoch
-	fromAMQP(msg, d)
-	r.outstanding.Add(1)
-	return d, nil
-}
-
-// over gives the reason why the epoch is over, and makes sure that it is.
-func (r *receiver) over(err error) error {
-	r.kill(err)
-	return classify(r.op, r.cause(err))
-}
-
-// cause prefers what the broker said to what was noticed first.
-func (r *receiver) cause(err error) error {
-	if !errors.Is(r.deadErr, errDetached) && !errors.Is(r.deadErr, errEnded) {
-		return r.deadErr
+	if err := decode(m, a.payload); err != nil {
+		undecodable(d, a.payload, err)
+	} else {
+		fromAMQP(m, d)
 	}
-	// The frame was seen on its way in: go-amqp is about to read it, and what
-	// it hands out until then is void.
+	r.outstanding.Add(1)
+	return d
+}
+
+// over gives the reason why the epoch is over.
+func (r *receiver) over() error {
+	err := r.deadErr
+	if errors.Is(err, errDetached) || errors.Is(err, errEnded) {
+		err = r.said(err)
+	}
+	return classify(r.op, err)
+}
+
+// said asks go-amqp what the broker said with the frame that ended the epoch:
+// it is about to read it.
+func (r *receiver) said(err error) error {
+	if r.link == nil { // still opening
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for {
-		if _, rerr := r.link.receiver.Receive(ctx, nil); rerr != nil {
-			if ctx.Err() == nil {
-				return rerr
-			}
-			return err
-		}
+	if _, rerr := r.link.receiver.Receive(ctx, nil); rerr != nil && ctx.Err() == nil {
+		return rerr
 	}
+	return err
 }
 
 // Settle hands over how d ended. It never blocks.

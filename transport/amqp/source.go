@@ -106,15 +106,8 @@ func (s *source) Open(ctx context.Context, sink transport.Sink) (transport.Recei
 
 func (s *source) openAt(ctx context.Context, e endpoint, sink transport.Sink) (*receiver, error) {
 	op := fmt.Sprintf("receive from %q at %s", s.name, e.address)
-	r := &receiver{op: op, sink: sink, epoch: epochs.Add(1), lease: transport.NewLease(), dead: make(chan struct{})}
-	if s.o.SilentAfter > 0 {
-		r.silent = s.o.SilentAfter
-	}
-	r.settle.sink = sink
-	l, err := s.o.dial(ctx, e, func(w *wire) {
-		r.settle.poke = w.poke
-		w.tap, w.inject, w.onDead = &tap{h: r}, &r.settle, r.kill
-	})
+	r := newReceiver(op, sink, max(s.o.SilentAfter, 0))
+	l, err := s.o.dial(ctx, e, r.hook)
 	if err != nil {
 		return nil, classify(op, err)
 	}

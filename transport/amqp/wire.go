@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	readBuffer = 64 << 10
 	// outMax is how much may wait to be written before go-amqp's writer is
 	// held up. Settlements don't count: credit bounds them.
 	outMax = 256 << 10
@@ -31,28 +30,29 @@ type injector interface {
 	gather(buf []byte) []byte
 	// flushed says how the writing of what was gathered ended.
 	flushed(err error)
-	// pending says how many wait.
-	pending() int
+	// waiting says how much there is to gather.
+	waiting() int
 }
 
-// wire is the net.Conn that go-amqp runs on. It reads in large gulps, shows
-// what it reads to a tap, and leaves writing to one goroutine, so that frames
-// which are ready at the same time leave in one system call.
+// wire is the net.Conn that go-amqp runs on. It reads in large gulps, takes out
+// the frames that are a peer's own, and leaves writing to one goroutine, so that
+// frames which are ready at the same time leave in one system call.
 //
 // A write error can't be returned to whoever wrote: it ends the connection, and
 // surfaces at the next Write and the next Read.
 type wire struct {
 	raw          net.Conn
 	writeTimeout time.Duration
-	inject       injector    // nil: none
-	tap          *tap        // nil: none; the reading goroutine's
-	onDead       func(error) // nil: none; called at least once when reading ends
+	idle         time.Duration // silence after which a read fails
+	inject       injector      // nil: none
+	onDead       func(error)   // nil: none; called at least once when reading ends
 
 	// The reading goroutine's.
-	rbuf []byte
-	r, w int
+	demux  demux // without a peer all bytes go through
+	passed int   // how much of demux.pass go-amqp has taken
 
-	deadline atomic.Pointer[time.Time] // for the next read that blocks
+	deadline atomic.Pointer[time.Time] // go-amqp's, while it opens the connection
+	heard    atomic.Bool               // something was read
 
 	mu      sync.Mutex
 	out     []byte          // go-amqp's frames that wait
@@ -63,16 +63,14 @@ type wire struct {
 	wake chan struct{} // capacity 1
 	done chan struct{} // closed when the flusher has ended
 
-	heard atomic.Bool // something was read
-
 	reads, writes atomic.Int64 // system calls, for the gates on them
 }
 
-func newWire(raw net.Conn, writeTimeout time.Duration) *wire {
-	return &wire{raw: raw, writeTimeout: writeTimeout, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newWire(raw net.Conn, writeTimeout, idle time.Duration) *wire {
+	return &wire{raw: raw, writeTimeout: writeTimeout, idle: idle, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// start begins writing. Set inject, tap and onDead before.
+// start begins writing. Set inject, onDead and the demux's peer before.
 func (w *wire) start() { go w.flusher() }
 
 // poke makes the flusher look. Any goroutine, never blocks.
@@ -83,35 +81,53 @@ func (w *wire) poke() {
 	}
 }
 
-// Read is called by go-amqp's reading goroutine only.
+// Read is called by go-amqp's reading goroutine only. It returns when there is
+// something for go-amqp; until then it serves the peer.
 func (w *wire) Read(p []byte) (int, error) {
-	if w.r == w.w {
-		if w.rbuf == nil {
-			w.rbuf = make([]byte, readBuffer)
-		}
-		if t := w.deadline.Swap(nil); t != nil {
-			if err := w.raw.SetReadDeadline(*t); err != nil {
-				return 0, w.readFailed(err)
-			}
-		}
-		w.reads.Add(1)
-		n, err := w.raw.Read(w.rbuf)
-		w.r, w.w = 0, n
-		if n > 0 && !w.heard.Load() {
-			w.heard.Store(true)
-		}
-		if w.tap != nil && n > 0 {
-			if terr := w.tap.feed(w.rbuf[:n]); terr != nil {
-				return 0, w.readFailed(terr)
-			}
-		}
-		if n == 0 && err != nil {
+	for w.passed == len(w.demux.pass) {
+		w.demux.pass, w.passed = w.demux.pass[:0], 0
+		n, err := w.fill(p)
+		if err != nil {
 			return 0, w.readFailed(err)
 		}
+		if n > 0 {
+			return n, nil
+		}
 	}
-	n := copy(p, w.rbuf[w.r:w.w])
-	w.r += n
+	n := copy(p, w.demux.pass[w.passed:])
+	w.passed += n
 	return n, nil
+}
+
+// fill reads once: through to p when there is no peer, else into the demux.
+func (w *wire) fill(p []byte) (n int, err error) {
+	if err := w.raw.SetReadDeadline(w.readDeadline()); err != nil {
+		return 0, err
+	}
+	into := p
+	if w.demux.peer != nil {
+		into = w.demux.space()
+	}
+	w.reads.Add(1)
+	n, err = w.raw.Read(into)
+	if n == 0 {
+		return 0, err
+	}
+	w.heard.Store(true)
+	if w.demux.peer == nil {
+		return n, nil
+	}
+	return 0, w.demux.fed(n)
+}
+
+// readDeadline is the end of patience for one read: the idle timeout, or what
+// is left for opening the connection.
+func (w *wire) readDeadline() time.Time {
+	t := time.Now().Add(w.idle)
+	if d := w.deadline.Load(); d != nil && !d.IsZero() && d.Before(t) {
+		return *d
+	}
+	return t
 }
 
 // readFailed prefers the reason why the connection was ended on this side:
@@ -131,10 +147,6 @@ func (w *wire) readFailed(err error) error {
 // Write queues one frame: go-amqp writes each frame with one call, so frames
 // of others fit between any two calls. It is held up while much waits.
 func (w *wire) Write(p []byte) (int, error) {
-	if err := checkFlow(p); err != nil {
-		w.fail(err)
-		return 0, err
-	}
 	w.mu.Lock()
 	if err := w.refused(); err != nil {
 		w.mu.Unlock()
@@ -229,7 +241,7 @@ func (w *wire) coalesce() {
 	for range coalesceRounds {
 		n := 0
 		if w.inject != nil {
-			n = w.inject.pending()
+			n = w.inject.waiting()
 		}
 		w.mu.Lock()
 		n += len(w.out)
@@ -302,43 +314,27 @@ func (w *wire) Close() error {
 	return w.raw.Close()
 }
 
-// SetReadDeadline holds for the next read that has to wait: go-amqp sets it
-// before each of its reads, most of which are served from the buffer.
-func (w *wire) SetReadDeadline(t time.Time) error {
-	w.deadline.Store(&t)
-	return nil
-}
+// SetReadDeadline does nothing: each read that waits has its own deadline, by
+// the idle timeout.
+func (w *wire) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline does nothing: go-amqp makes a caller's deadline the socket's,
 // and when it passes, the whole connection dies. The write timeout bounds each
 // write instead.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// SetDeadline holds for reads only, see SetWriteDeadline.
-func (w *wire) SetDeadline(t time.Time) error { return w.SetReadDeadline(t) }
+// SetDeadline is called by go-amqp while it opens the connection, and cleared
+// thereafter. It holds for reads only, see SetWriteDeadline.
+func (w *wire) SetDeadline(t time.Time) error {
+	w.deadline.Store(&t)
+	return nil
+}
 
 // LocalAddr is the socket's.
 func (w *wire) LocalAddr() net.Addr { return w.raw.LocalAddr() }
 
 // RemoteAddr is the socket's.
 func (w *wire) RemoteAddr() net.Addr { return w.raw.RemoteAddr() }
-
-// checkFlow refuses a flow frame that grants more than 2^31. go-amqp counts
-// credit in an unsigned integer and underflows when a broker sends more than
-// was granted; the next flow would then open the gates for good.
-func checkFlow(p []byte) error {
-	code, f, ok := performative(p)
-	if !ok || code != codeFlow {
-		return nil
-	}
-	for range 6 { // next-incoming-id, windows, next-outgoing-id, handle, delivery-count
-		f.skip()
-	}
-	if credit := f.uint(); f.err == nil && credit > 1<<31 {
-		return fmt.Errorf("the broker sent %d messages more than it was granted", -int32(credit))
-	}
-	return nil
-}
 
 // failure is why this side ended the connection, nil when it didn't.
 func (w *wire) failure() error {
