@@ -23,6 +23,8 @@ type fixture struct {
 	traits transport.Traits
 	exact  bool // order is checked
 
+	skipping func(why string)
+
 	mu        sync.Mutex
 	consumers []*consumer
 	published map[string]int // for each key

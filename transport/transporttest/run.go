@@ -66,24 +66,29 @@ func Run(t *testing.T, harness Harness) {
 					if !h.Serial && tp.name != "leaks" {
 						t.Parallel()
 					}
-					if h.Bubble {
-						synctest.Test(t, func(t *testing.T) { runScenario(t, h, s) })
+					if !h.Bubble {
+						runScenario(t, h, s, nil)
 						return
 					}
-					runScenario(t, h, s)
+					why := "" // a bubble's T doesn't pass its skip on
+					synctest.Test(t, func(t *testing.T) { runScenario(t, h, s, func(w string) { why = w }) })
+					if why != "" {
+						t.Skip(why)
+					}
 				})
 			}
 		})
 	}
 }
 
-// runScenario runs s on a new queue.
-func runScenario(t testing.TB, h *Harness, s scenario) {
+// runScenario runs s on a new queue. skipping, when given, hears why it is
+// skipped.
+func runScenario(t testing.TB, h *Harness, s scenario, skipping func(why string)) {
 	q := h.New(t, s.need)
 	if q == nil || q.Source == nil || q.Publisher == nil {
 		t.Fatal("transporttest: Harness.New gave no queue, source or publisher")
 	}
-	f := &fixture{TB: t, h: h, q: q, traits: q.Source.Traits(), exact: q.Source.Traits().Ordered}
+	f := &fixture{TB: t, h: h, skipping: skipping, q: q, traits: q.Source.Traits(), exact: q.Source.Traits().Ordered}
 	t.Cleanup(f.finish)
 	if f.traits.MaxReceive < 1 {
 		t.Fatalf("Traits.MaxReceive is %d, must be at least 1", f.traits.MaxReceive)
@@ -91,12 +96,16 @@ func runScenario(t testing.TB, h *Harness, s scenario) {
 	s.run(f)
 }
 
-// skipUnless skips the scenario, and says why.
+// skipUnless skips the scenario unless ok, and says why.
 func (f *fixture) skipUnless(ok bool, why string) {
 	f.Helper()
-	if !ok {
-		f.Skip(why)
+	if ok {
+		return
 	}
+	if f.skipping != nil {
+		f.skipping(why)
+	}
+	f.Skip(why)
 }
 
 // accept is the outcome that most scenarios end with.
