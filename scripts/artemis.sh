@@ -38,6 +38,7 @@ tier=${ARTEMIS_TIER:-4}
 home=$cache/apache-artemis-$version
 inst=$cache/instance-$name
 etc=$inst/etc
+classes=$cache/classes-$version.jsa # of all instances
 
 say() { echo "artemis ($name): $*"; }
 die() { say "$*" >&2; exit 1; }
@@ -198,7 +199,7 @@ start() {
   create
   # A class archive halves the start. It is made by the first clean stop.
   local cds=-XX:ArchiveClassesAtExit=$inst/classes.jsa
-  [ -s "$inst/classes.jsa" ] && cds=-XX:SharedArchiveFile=$inst/classes.jsa
+  [ -s "$classes" ] && cds=-XX:SharedArchiveFile=$classes
   # Out of memory must end the broker: half alive, it accepts and never answers.
   setsid java "$cds" -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -XX:TieredStopAtLevel="$tier" \
     -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -Xms64m -Xmx"$heap" \
@@ -232,6 +233,7 @@ finish() { # finish SIGNAL
     sleep 0.05
   done
   rm -f "$inst/pid"
+  if [ "$1" = TERM ] && [ -s "$inst/classes.jsa" ]; then mv -f "$inst/classes.jsa" "$classes"; fi
   say "ended (SIG$1)"
 }
 

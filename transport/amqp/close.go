@@ -19,16 +19,14 @@ func (r *receiver) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	r.settle.stop(errClosing)
-	select {
-	case <-r.link.conn.Done():
+	if r.wire.down() {
 		// Nothing can be flushed or given back: the broker does that by itself.
 		r.kill(errClosing)
 		r.link.abort(errClosing)
 		return nil
-	default:
-		// Also when only the link is gone: a socket that is closed with bytes
-		// unread is reset, and the accepts in it are lost.
 	}
+	// In good order also when only the link is gone: a socket that is closed
+	// with bytes unread is reset, and the accepts in it are lost.
 	if err := r.link.wire.flush(ctx); err != nil {
 		r.kill(err)
 		r.link.abort(err)

@@ -163,13 +163,16 @@ func (l *link) close(ctx context.Context) error {
 }
 
 func (l *link) closeLinks(ctx context.Context) error {
+	var err error
 	if l.receiver != nil {
-		if err := l.receiver.Close(ctx); err != nil {
-			return err
-		}
+		err = l.receiver.Close(ctx)
 	}
 	if l.sender != nil {
-		return l.sender.Close(ctx)
+		err = l.sender.Close(ctx)
 	}
-	return nil
+	var gone *goamqp.LinkError
+	if errors.As(err, &gone) && ctx.Err() == nil {
+		return nil // the broker detached it before: the session can still end well
+	}
+	return err
 }

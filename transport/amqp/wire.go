@@ -59,6 +59,7 @@ type wire struct {
 	waiters []chan struct{} // closed when all that waited before is written
 	err     error           // first failure; set once
 	closing bool
+	deaf    bool // reading has failed
 
 	wake chan struct{} // capacity 1
 	done chan struct{} // closed when the flusher has ended
@@ -137,6 +138,7 @@ func (w *wire) readFailed(err error) error {
 	if w.err != nil {
 		err = w.err
 	}
+	w.deaf = true
 	w.mu.Unlock()
 	if w.onDead != nil {
 		w.onDead(err)
@@ -341,6 +343,13 @@ func (w *wire) failure() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
+}
+
+// down reports that the connection can't be used any more.
+func (w *wire) down() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.deaf || w.closing || w.err != nil
 }
 
 // silent reports that nothing was read yet.
