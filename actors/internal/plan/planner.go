@@ -122,7 +122,8 @@ type Planner struct {
 	streak    int // failures since the last success
 	outage    bool
 
-	asking int // items that the policy is being asked about
+	asking  int   // items that the policy is being asked about
+	stealAt int64 // when an idle lane looks again; 0 when not
 
 	abandoning []*Item
 	resetBy    int64 // when running handlers are cancelled; 0 when not
