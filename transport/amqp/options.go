@@ -104,11 +104,14 @@ type PublisherOptions struct {
 }
 
 const (
-	maxURLs    = 16
-	maxName    = 4096
-	queueCap   = "queue"
-	windowMax  = 100_000
-	windowNorm = 1000
+	maxURLs = 16
+	maxName = 4096
+	// selectorMax keeps the attach frame within the smallest frame size that
+	// brokers are known to ask for.
+	selectorMax = 8192
+	queueCap    = "queue"
+	windowMax   = 100_000
+	windowNorm  = 1000
 )
 
 // check fills in the defaults and validates. name is the options' type, for
@@ -191,6 +194,22 @@ func checkCapabilities(field string, cs []string) error {
 	for i, c := range cs {
 		if c == "" || len(c) > 255 || strings.ContainsFunc(c, func(r rune) bool { return r > 126 || r < 32 }) {
 			return &transport.OptionError{Field: fmt.Sprintf("%s[%d]", field, i), Value: cutString(c, 40), Want: "must be an AMQP symbol: 1 to 255 ASCII characters"}
+		}
+	}
+	return nil
+}
+
+// checkLinkProperties accepts the simple types; more than that no broker is
+// known to read.
+func checkLinkProperties(ps map[string]any) error {
+	for k, v := range ps {
+		switch v.(type) {
+		case nil, bool, int, int8, int16, int32, int64, uint8, uint16, uint32, uint64, uint, float32, float64, string:
+		default:
+			return &transport.OptionError{Field: "Options.LinkProperties", Value: fmt.Sprintf("%q: (%T)", cutString(k, 40), v), Want: "values must be text, numbers or booleans"}
+		}
+		if k == "" {
+			return &transport.OptionError{Field: "Options.LinkProperties", Value: k, Want: "names must not be empty"}
 		}
 	}
 	return nil

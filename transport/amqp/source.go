@@ -3,10 +3,12 @@ package amqp
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	goamqp "github.com/Azure/go-amqp"
 
@@ -71,6 +73,13 @@ func newSource(url, name string, o *Options) (*source, error) {
 	if err := checkCapabilities("Options.Capabilities", s.o.Capabilities); err != nil {
 		return nil, err
 	}
+	if len(s.o.Selector) > selectorMax || !utf8.ValidString(s.o.Selector) {
+		return nil, &transport.OptionError{Field: "Options.Selector", Value: strings.ToValidUTF8(cutString(s.o.Selector, 40), "?"), Want: fmt.Sprintf("must be UTF-8 of at most %d bytes", selectorMax)}
+	}
+	if err := checkLinkProperties(s.o.LinkProperties); err != nil {
+		return nil, err
+	}
+	s.o.LinkProperties = maps.Clone(s.o.LinkProperties)
 	s.o.Capabilities = slices.Clone(s.o.Capabilities)
 	var err error
 	s.endpoints, err = s.o.endpoints("Options", url)
