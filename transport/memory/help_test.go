@@ -100,7 +100,7 @@ func publish(t *testing.T, q *Queue, ms ...transport.Message) {
 // receive gives the next n deliveries.
 func receive(t *testing.T, r transport.Receiver, n int) []*transport.Delivery {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var all []*transport.Delivery
 	for len(all) < n {

@@ -171,10 +171,14 @@ func (r *receiver) finishSettle(op *pendingOp, reply Reply) {
 		return
 	}
 	if err != nil && passing(err) {
-		if r.pending.later(op, op.pause(), func() { r.settleFaulty(op) }) {
+		switch {
+		case !transport.LeaseOf(op.h.d).Live(r.q.b.now()):
+			err = errLost(r.q.name, "the lease lapsed before the settlement was confirmed")
+		case r.pending.later(op, op.pause(), func() { r.settleFaulty(op) }):
 			return
+		default:
+			err = errLost(r.q.name, "the epoch has ended")
 		}
-		err = errLost(r.q.name, "the epoch has ended")
 	}
 	r.settled(op.h, op.o, err)
 }
