@@ -139,6 +139,17 @@ func TestDefault(t *testing.T) {
 	}
 }
 
+// Five is documented, and brokers are configured around it.
+func TestDefaultAttemptsIsFive(t *testing.T) {
+	t.Parallel()
+	if got := Default().Decide(failure(4)).Action; got != ActionRetry {
+		t.Errorf("fourth failure: %v, want %v", got, ActionRetry)
+	}
+	if got := Default().Decide(failure(5)).Action; got != ActionDeadLetter {
+		t.Errorf("fifth failure: %v, want %v", got, ActionDeadLetter)
+	}
+}
+
 func TestDefaultWith(t *testing.T) {
 	t.Parallel()
 	p := DefaultWith(2, Backoff{Min: time.Second, Factor: 1})
