@@ -301,6 +301,7 @@ func (r *receiver) end(err error, counted bool) (ds []*transport.Delivery, first
 			case h.state.CompareAndSwap(isHeld, lost):
 				ds = append(ds, h.d)
 			case h.state.CompareAndSwap(lapsed, lost):
+				transport.LeaseOf(h.d).Lose()
 				ds = append(ds, h.d)
 				continue
 			case h.state.Load() == settling:
