@@ -31,12 +31,16 @@ type sent struct {
 // run sends until all is confirmed or refused, or ctx ends.
 func (b *batch) run(ctx context.Context) error {
 	for try := 0; ; try++ {
+		before := len(b.pending)
 		err := b.try(ctx)
 		if err == nil && len(b.pending) == 0 {
 			break
 		}
 		if isFatal(err) || b.p.o.RetryFor < 0 || ctx.Err() != nil {
 			return b.failed(err)
+		}
+		if len(b.pending) < before {
+			try = 0 // a broker that takes something isn't one to stay away from
 		}
 		if werr := backoff(ctx, try); werr != nil {
 			return b.failed(fmt.Errorf("%w (%w)", err, werr))

@@ -19,26 +19,29 @@ func (r *receiver) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	r.settle.stop(errClosing)
+	told := r.told.Load() // by Receive: then it isn't news any more
 	if r.wire.down() {
 		// Nothing can be flushed or given back: the broker does that by itself.
 		r.kill(errClosing)
 		r.link.abort(errClosing)
-		return nil
+		return r.uncertain(told, r.over())
 	}
 	// In good order also when only the link is gone: a socket that is closed
 	// with bytes unread is reset, and the accepts in it are lost.
-	if err := r.link.wire.flush(ctx); err != nil {
+	err := r.wire.flush(ctx)
+	if err != nil {
 		r.kill(err)
 		r.link.abort(err)
-		return r.uncertain(err)
+	} else {
+		r.kill(errClosing)
+		err = r.link.close(ctx)
 	}
-	r.kill(errClosing)
-	if err := r.link.close(ctx); err != nil {
-		return r.uncertain(err)
-	}
-	return nil
+	return r.uncertain(told && ctx.Err() == nil, err)
 }
 
-func (r *receiver) uncertain(err error) error {
+func (r *receiver) uncertain(told bool, err error) error {
+	if told || err == nil {
+		return nil
+	}
 	return fmt.Errorf("close: %s: what was settled last may come again: %w", r.op, err)
 }

@@ -69,9 +69,13 @@ type demux struct {
 	slab []byte
 	r, w int  // what of the slab isn't looked at yet
 	kept bool // a payload in the slab was handed on
+	amqp bool // the stream began as AMQP does
 }
 
-var errFraming = errors.New("the peer's bytes aren't AMQP frames")
+var (
+	errFraming = errors.New("the peer's bytes aren't AMQP frames")
+	errNotAMQP = errors.New("the port doesn't speak AMQP")
+)
 
 // space is where the next bytes are to be read into.
 func (d *demux) space() []byte {
@@ -105,6 +109,10 @@ func (d *demux) fed(n int) error {
 	d.w += n
 	defer d.peer.heard()
 	for d.w-d.r >= frameHeader {
+		if !d.amqp && string(d.slab[d.r:d.r+4]) != "AMQP" {
+			return fmt.Errorf("%w: it says %q", errNotAMQP, d.slab[d.r:d.r+frameHeader])
+		}
+		d.amqp = true
 		size, err := unitSize(d.slab[d.r:d.w])
 		if err != nil {
 			return err

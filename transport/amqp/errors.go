@@ -81,7 +81,7 @@ func scopeOf(err error) Scope {
 		remote  *goamqp.Error
 	)
 	switch {
-	case errors.As(err, &conn), errors.Is(err, errEnded):
+	case errors.As(err, &conn), errors.Is(err, errEnded), errors.Is(err, errClient):
 		return ScopeConnection
 	case errors.As(err, &session):
 		return ScopeSession
@@ -98,6 +98,9 @@ func scopeOf(err error) Scope {
 func fatalFix(err error) string {
 	if fix := tlsFix(err); fix != "" {
 		return fix
+	}
+	if errors.Is(err, errNotAMQP) {
+		return notAMQPFix
 	}
 	var remote *goamqp.Error
 	if errors.As(err, &remote) {
@@ -172,7 +175,9 @@ func handshakeFix(err error) string {
 	case strings.Contains(s, "unexpected protocol header 0x0"):
 		return "the broker has no SASL layer: set SASL to SASLNone"
 	case strings.Contains(s, "unexpected protocol \"") || strings.Contains(s, "unexpected protocol version"):
-		return "the port doesn't speak AMQP 1.0: check host and port, and that the broker has its AMQP 1.0 protocol on"
+		return notAMQPFix
 	}
 	return ""
 }
+
+const notAMQPFix = "check host and port, and that the broker has its AMQP 1.0 protocol on"

@@ -38,6 +38,7 @@ func (c *Connection) dial(ctx context.Context, e endpoint, hooked hook) (*link, 
 	w.start()
 	conn, err := c.open(ctx, e, w)
 	if err != nil {
+		err = because(ctx, err)
 		w.abort(err)
 		_ = w.Close()
 		return nil, err
@@ -47,7 +48,7 @@ func (c *Connection) dial(ctx context.Context, e endpoint, hooked hook) (*link, 
 	// the connection, so both go together.
 	if l.session, err = conn.NewSession(ctx, nil); err != nil {
 		l.abort(err)
-		return nil, fmt.Errorf("begin a session: %w", err)
+		return nil, fmt.Errorf("begin a session: %w", because(ctx, err))
 	}
 	return l, nil
 }
@@ -56,6 +57,14 @@ var (
 	errOpenTimeout      = errors.New("the broker didn't answer within OpenTimeout")
 	errHandshakeTimeout = errors.New("the port didn't answer the handshake")
 )
+
+// because names the reason why ctx ended, where that is what err says.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return context.Cause(ctx)
+	}
+	return err
+}
 
 // handshakeTimeout bounds the first answer of a port: a plain port that hears
 // TLS, and the other way round, often says nothing at all.

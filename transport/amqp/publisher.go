@@ -24,7 +24,10 @@ type publisher struct {
 	good      atomic.Int32
 	window    chan struct{} // a place for each message that isn't confirmed yet
 
-	dialing chan struct{} // capacity 1: held by who opens, drops or closes the link
+	dialing chan struct{} // capacity 1: held by who opens or closes the link
+
+	over    context.Context // ends when Close's patience does, and with it every call
+	endCall context.CancelCauseFunc
 
 	mu     sync.Mutex
 	link   *link
@@ -47,6 +50,7 @@ type publisher struct {
 // Nothing is dialled before the first Publish. Errors: *transport.OptionError.
 func Publisher(url, name string, o *PublisherOptions) (transport.Publisher, error) {
 	p := &publisher{name: name, dialing: make(chan struct{}, 1), idle: make(chan struct{})}
+	p.over, p.endCall = context.WithCancelCause(context.Background())
 	if o != nil {
 		p.o = *o
 	}
@@ -119,6 +123,9 @@ func (p *publisher) Publish(ctx context.Context, ms ...transport.Message) error 
 		ctx, cancel = context.WithTimeoutCause(ctx, p.o.RetryFor, errRetryFor)
 		defer cancel()
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.over, func() { cancel(context.Cause(p.over)) })()
 	return b.run(ctx)
 }
 
@@ -170,9 +177,9 @@ func (p *publisher) Close(ctx context.Context) error {
 	case <-p.idle:
 	case <-ctx.Done():
 		err = fmt.Errorf("%s: close: %w", p.op, context.Cause(ctx))
+		p.endCall(transport.ErrClosed)
+		<-p.idle // soon: every wait of theirs watches that context
 	}
-	p.dialing <- struct{}{} // held for as long as one attempt to open lasts at most
-	defer func() { <-p.dialing }()
 	l := p.take(nil)
 	switch {
 	case l == nil:
@@ -239,6 +246,7 @@ func (p *publisher) openAt(ctx context.Context, e endpoint) (*link, error) {
 	defer cancel()
 	l.sender, err = l.session.NewSender(attach, p.name, &goamqp.SenderOptions{TargetCapabilities: p.o.Capabilities})
 	if err != nil {
+		err = because(attach, err)
 		l.abort(err)
 		return nil, classify(op, err)
 	}

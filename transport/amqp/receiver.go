@@ -63,6 +63,7 @@ type receiver struct {
 
 	deadErr error // set before dead is closed
 	deadOne sync.Once
+	told    atomic.Bool // Receive has reported the end
 
 	outstanding atomic.Int64 // handed out and not settled
 
@@ -89,6 +90,7 @@ type inbound struct {
 var (
 	errDetached = errors.New("the broker detached the link")
 	errEnded    = errors.New("the broker ended the session or the connection")
+	errClient   = errors.New("the client library ended the connection")
 	errSilent   = errors.New("nothing arrived")
 	errClosing  = errors.New("the receiver is closed")
 )
@@ -265,15 +267,16 @@ func (r *receiver) deliver(a *arrival) *transport.Delivery {
 
 // over gives the reason why the epoch is over.
 func (r *receiver) over() error {
+	r.told.Store(true)
 	err := r.deadErr
-	if errors.Is(err, errDetached) || errors.Is(err, errEnded) {
+	if errors.Is(err, errDetached) || errors.Is(err, errEnded) || errors.Is(err, errClient) {
 		err = r.said(err)
 	}
 	return classify(r.op, err)
 }
 
-// said asks go-amqp what the broker said with the frame that ended the epoch:
-// it is about to read it.
+// said asks go-amqp for its own word for it: the broker's, in a frame that it is
+// about to read, or what it couldn't take.
 func (r *receiver) said(err error) error {
 	if r.link == nil { // still opening
 		return err

@@ -131,6 +131,7 @@ func (s *source) openAt(ctx context.Context, e endpoint, sink transport.Sink) (*
 	attach, cancel := context.WithTimeoutCause(ctx, s.o.OpenTimeout, errOpenTimeout)
 	defer cancel()
 	if l.receiver, err = l.session.NewReceiver(attach, s.name, opts); err != nil {
+		err = because(attach, err)
 		l.abort(err)
 		return nil, classify(op, err)
 	}

@@ -313,7 +313,11 @@ func (w *wire) Close() error {
 	w.mu.Unlock()
 	w.poke()
 	<-w.done
-	return w.raw.Close()
+	err := w.raw.Close()
+	if w.onDead != nil {
+		w.onDead(errClient) // unless there was a reason before
+	}
+	return err
 }
 
 // SetReadDeadline does nothing: each read that waits has its own deadline, by
