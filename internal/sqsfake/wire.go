@@ -56,8 +56,8 @@ func NewWire(next HTTPClient) *Wire {
 	return &Wire{next: next, calls: map[string]int{}, times: map[string][]time.Time{}}
 }
 
-// Script sets what is broken; nil: nothing. It is called for each request, on
-// its goroutine.
+// Script sets what is broken; nil: nothing. It is called for each request, one
+// at a time, and must not call the Wire.
 func (w *Wire) Script(script func(Call) Fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,13 +100,14 @@ func (w *Wire) Do(r *http.Request) (*http.Response, error) {
 	w.calls[op]++
 	w.times[op] = append(w.times[op], time.Now())
 	call := Call{Op: op, N: w.calls[op], Body: body}
-	script := w.script
+	var fault Fault
+	if w.script != nil {
+		fault = w.script(call)
+	}
 	w.mu.Unlock()
 	x := &Exchange{Request: r, Body: body, next: w.next}
-	if script != nil {
-		if f := script(call); f != nil {
-			return f(x)
-		}
+	if fault != nil {
+		return fault(x)
 	}
 	return x.Ask()
 }

@@ -227,6 +227,7 @@ func (b *batcher) run(batch []*receipt) {
 	now := time.Now()
 	b.pace(started, now, err)
 	var again []*receipt
+	tries := 0
 	for i, rc := range batch {
 		e := err
 		if err == nil {
@@ -242,14 +243,22 @@ func (b *batcher) run(batch []*receipt) {
 		}
 		if b.kind.finish(rc, e) {
 			rc.tries++
-			rc.notBefore = rc.lease.Deadline()
-			if at := now.Add(b.r.backoff(rc.tries)); at.Before(rc.notBefore) && !rc.capped {
-				rc.notBefore = at
-			}
+			tries = max(tries, rc.tries)
 			again = append(again, rc)
 		}
 	}
 	if len(again) > 0 {
+		// They wait for the same time, so that they fill one call again.
+		at := now.Add(b.r.backoff(tries))
+		if err != nil {
+			at = b.hold
+		}
+		for _, rc := range again {
+			rc.notBefore = rc.lease.Deadline()
+			if at.Before(rc.notBefore) && !rc.capped {
+				rc.notBefore = at
+			}
+		}
 		b.queue = append(again, b.queue...)
 	}
 	if b.r.dead {

@@ -56,10 +56,10 @@ var queues atomic.Int64
 func newQueue(t testing.TB, c *awssqs.Client, kind string, attrs map[string]string) string {
 	t.Helper()
 	name := strings.Map(func(r rune) rune {
-		if r == '/' || r == '.' || r == ' ' || r == '#' || r == '=' {
-			return '-'
+		if r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
 		}
-		return r
+		return '-'
 	}, t.Name())
 	name = fmt.Sprintf("%.40s-%d-%d%s", name, time.Now().UnixNano()%1e12, queues.Add(1), kind)
 	all := map[string]string{}

@@ -36,6 +36,8 @@ type pollResult struct {
 // Receive makes one long poll, or several when there are Pollers, and gives
 // what the first of them brings.
 func (r *receiver) Receive(ctx context.Context) ([]*transport.Delivery, error) {
+	var patience *time.Timer // runs while too little is granted for a poll
+	var spent <-chan time.Time
 	for {
 		r.mu.Lock()
 		if r.closing {
@@ -43,9 +45,14 @@ func (r *receiver) Receive(ctx context.Context) ([]*transport.Delivery, error) {
 			return nil, fmt.Errorf("receive: %w", transport.ErrClosed)
 		}
 		if ctx.Err() == nil {
-			r.startPolls()
+			r.startPolls(false)
 		}
 		polls := r.polls
+		if polls == 0 && r.avail > 0 && patience == nil {
+			patience = time.NewTimer(creditPatience)
+			defer patience.Stop()
+			spent = patience.C
+		}
 		r.mu.Unlock()
 
 		done := ctx.Done()
@@ -61,16 +68,28 @@ func (r *receiver) Receive(ctx context.Context) ([]*transport.Delivery, error) {
 		case res := <-r.results:
 			return r.handOut(res)
 		case <-r.granted:
+		case <-spent:
+			patience, spent = nil, nil
+			r.mu.Lock()
+			r.startPolls(true)
+			r.mu.Unlock()
 		case <-done:
 		}
 	}
 }
 
+// creditPatience is how long Receive waits for credit that is good for a full
+// poll before it makes do with less.
+const creditPatience = time.Second
+
 // startPolls starts as many polls as the credit is good for. A receive of less
 // than ten costs as much as one of ten, so it waits until ten are free, or half
-// of a small credit.
-func (r *receiver) startPolls() {
+// of a small credit; but not for ever, since what is held may be parked for long.
+func (r *receiver) startPolls(impatient bool) {
 	need := min(max(r.credit/2, 1), maxBatch)
+	if impatient && r.polls == 0 && !r.closing {
+		need = 1
+	}
 	for r.polls < r.opts.Pollers && r.avail >= need {
 		n := min(r.avail, maxBatch)
 		r.avail -= n
