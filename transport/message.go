@@ -50,3 +50,12 @@ func (m Message) LogValue() slog.Value {
 func (m Message) String() string {
 	return fmt.Sprintf("message id=%q key=%q (%d bytes)", m.ID, m.Key, len(m.Body))
 }
+
+// Headers of a dead-letter copy. All are strings but HeaderAttempts, an int64.
+const (
+	HeaderReason      = "keylanes-reason"      // a short, stable word
+	HeaderDescription = "keylanes-description" // for people
+	HeaderAttempts    = "keylanes-attempts"    // failed attempts seen
+	HeaderKey         = "keylanes-key"         // the original's key
+	HeaderSource      = "keylanes-source"      // the subscription's name
+)

@@ -203,6 +203,7 @@ type Snapshot struct {
 	LanesBusy                                            int
 	Outage                                               bool
 	Oldest                                               *transport.Delivery // nil when nothing is held
+	OldestArrived                                        int64               // when Oldest arrived
 }
 
 // Snapshot counts. It is cheap.
@@ -213,7 +214,7 @@ func (p *Planner) Snapshot() Snapshot {
 		LanesBusy: len(p.lanes) - p.idleN, Outage: p.outage,
 	}
 	if p.oldest != nil {
-		s.Oldest = p.oldest.D
+		s.Oldest, s.OldestArrived = p.oldest.D, p.oldest.arrived
 	}
 	return s
 }

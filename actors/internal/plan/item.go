@@ -51,6 +51,9 @@ type Item struct {
 	Key   string // the dispatch key; "" keyless
 	ID    string // the message's id, to know it again; "" none
 	Epoch uint64
+	// KeyErr is set when the key function panicked: the lane reports the item
+	// as undecodable without a run.
+	KeyErr error
 
 	// Attempt is the number of the attempt that is lent next: 1 for the first.
 	// The lane reads it.
@@ -71,7 +74,8 @@ type Item struct {
 	// heapAt is its place in the timer heap, counted from 1; 0 when not there.
 	heapAt int
 
-	lane int // that ran it last
+	lane    int // that ran it last
+	arrived int64
 
 	dir supervision.Directive // that is being carried out
 }

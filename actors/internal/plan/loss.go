@@ -170,6 +170,7 @@ type copies struct {
 
 // fence keeps the key of an item that may still run from starting anything.
 func (p *Planner) fence(it *Item) {
+	p.fencesN++
 	if k := it.k; k != nil {
 		p.bar(k, func() { k.fences++ })
 		p.place(k)
@@ -188,6 +189,7 @@ func (p *Planner) fence(it *Item) {
 
 // unfence undoes fence when the item's handler has returned.
 func (p *Planner) unfence(it *Item) {
+	p.fencesN--
 	if k := it.k; k != nil {
 		p.bar(k, func() { k.fences-- })
 		p.releaseVoid(k)

@@ -116,6 +116,7 @@ type Planner struct {
 	barredN        int // of them, those whose key is barred
 	copyingN       int
 	stuckN         int
+	fencesN        int // items that fence something
 	parkedN        int // Parked, CopyWait, AbandonWait, Pinned
 
 	successes uint64
@@ -185,7 +186,7 @@ func (p *Planner) Arrive(now int64, slab []Item) []Effect {
 	p.begin(now)
 	for i := range slab {
 		it := &slab[i]
-		it.Attempt, it.state = 1, Queued
+		it.Attempt, it.state, it.arrived = 1, Queued, p.now
 		p.link(it)
 		it.k = p.keyFor(it)
 		copied := false

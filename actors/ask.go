@@ -1,0 +1,183 @@
+package actors
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/keylanes/keylanes/transport"
+)
+
+// AwaitStarted waits until the subscription has attached to its queue for the
+// first time, has failed to, or ctx ends. It may be called from any goroutine,
+// but not from an actor's Receive: it blocks.
+func AwaitStarted(ctx context.Context, root *actor.RootContext, pid *actor.PID) error {
+	return askDone(ctx, root, pid, &awaitStarted{}, false)
+}
+
+// Drain stops the subscription gracefully and waits until nothing of it is left:
+// intake ends, running handlers finish, or are cancelled after StopTimeout, what
+// is done is settled, the rest goes back. nil after a clean drain; an error that
+// is ErrHandlerStuck names the handlers that ignore their cancelled context.
+// When ctx ends it returns, and the drain goes on. Any goroutine, but no actor's
+// Receive: it blocks.
+func Drain(ctx context.Context, root *actor.RootContext, pid *actor.PID) error {
+	return askDone(ctx, root, pid, &DrainMessage{}, true)
+}
+
+// Ready says whether the subscription is attached and flowing; the error says
+// why it isn't. Any goroutine, but no actor's Receive: it blocks.
+func Ready(ctx context.Context, root *actor.RootContext, pid *actor.PID) error {
+	st, err := StatsOf(ctx, root, pid)
+	if err != nil {
+		return err
+	}
+	return st.NotReady
+}
+
+// StatsOf asks for the subscription's stats. Any goroutine, but no actor's
+// Receive: it blocks.
+func StatsOf(ctx context.Context, root *actor.RootContext, pid *actor.PID) (*Stats, error) {
+	reply, err := ask(ctx, root, pid, &GetStats{}, false)
+	if err != nil {
+		return nil, err
+	}
+	st, ok := reply.(*Stats)
+	if !ok {
+		return nil, fmt.Errorf("asked for stats, got %T: is the address a subscription's?", reply)
+	}
+	return st, nil
+}
+
+func askDone(ctx context.Context, root *actor.RootContext, pid *actor.PID, message any, untilGone bool) error {
+	reply, err := ask(ctx, root, pid, message, untilGone)
+	if err != nil {
+		return err
+	}
+	done, ok := reply.(*Done)
+	if !ok {
+		return fmt.Errorf("asked %T, got %T: is the address a subscription's?", message, reply)
+	}
+	return done.Err
+}
+
+// ask sends message and waits for the answer and, with untilGone, for the end of
+// the actor after it. An actor of its own asks, since a future can't be waited
+// for together with a context, and misses an actor that stops meanwhile.
+func ask(ctx context.Context, root *actor.RootContext, pid *actor.PID, message any, untilGone bool) (any, error) {
+	if pid == nil {
+		return nil, &transport.OptionError{Field: "pid", Value: "nil", Want: "must be a subscription's address"}
+	}
+	type answer struct {
+		reply any
+		err   error
+	}
+	answers := make(chan answer, 1)
+	give := func(a answer) {
+		select {
+		case answers <- a:
+		default:
+		}
+	}
+	var reply any
+	asker := root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
+		switch m := c.Message().(type) {
+		case *actor.Started:
+			c.Watch(pid)
+			c.Request(pid, message)
+		case *actor.Terminated:
+			if reply == nil {
+				give(answer{err: ErrNotRunning})
+				return
+			}
+			give(answer{reply: reply})
+		case *actor.DeadLetterResponse:
+			give(answer{err: ErrNotRunning})
+		case actor.SystemMessage, actor.AutoReceiveMessage:
+		default:
+			if reply = m; !untilGone {
+				give(answer{reply: reply})
+			}
+		}
+	}))
+	defer root.Stop(asker)
+	select {
+	case a := <-answers:
+		return a.reply, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Run reads src with h until ctx ends, then drains, and returns nil after a clean
+// drain. It brings its own actor system, for programs that have none. The
+// handler's context isn't a child of ctx: what runs when ctx ends may finish,
+// within StopTimeout.
+//
+// It returns early, with what it couldn't cure, when the queue can't be attached
+// to at start, when the policy stops or escalates, and when a part of the
+// subscription has crashed.
+func Run(ctx context.Context, src transport.Source, h transport.Handler, o *Options) error {
+	props, err := Subscription(src, h, o)
+	if err != nil {
+		return err
+	}
+	// What an operator should see goes to Options.Logger; protoactor's own log
+	// repeats it.
+	system := actor.NewActorSystemWithConfig(actor.Configure(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
+		return slog.New(slog.NewTextHandler(io.Discard, nil))
+	})))
+	defer system.Shutdown()
+	failure := make(chan error, 1)
+	top := &runTop{props: props, failure: failure, spawned: make(chan *actor.PID, 1)}
+	parent := system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return top }))
+	pid := <-top.spawned
+
+	stopped := make(chan error, 1)
+	go func() {
+		stopped <- askDone(context.Background(), system.Root, pid, &awaitStopped{}, true)
+	}()
+	select {
+	case <-ctx.Done():
+		system.Root.Send(pid, &DrainMessage{})
+		err = <-stopped
+	case err = <-stopped:
+	}
+	select {
+	case f := <-failure:
+		err = f // the typed reason says more than the stop that followed it
+	default:
+	}
+	_ = system.Root.StopFuture(parent).Wait() // its child is gone, so there is nothing that it could say
+	return err
+}
+
+// runTop is the parent of Run's subscription: a failure is what Run returns.
+type runTop struct {
+	props   *actor.Props
+	failure chan error
+	spawned chan *actor.PID
+}
+
+// Receive implements actor.Actor.
+func (r *runTop) Receive(ctx actor.Context) {
+	if _, ok := ctx.Message().(*actor.Started); ok {
+		r.spawned <- ctx.Spawn(r.props)
+	}
+}
+
+// HandleFailure implements actor.SupervisorStrategy.
+func (r *runTop) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, _ any) {
+	err, ok := reason.(error)
+	if !ok {
+		err = fmt.Errorf("the subscription failed: %v", reason)
+	}
+	select {
+	case r.failure <- err:
+	default:
+	}
+	sup.StopChildren(child)
+}

@@ -1,0 +1,16 @@
+package plan
+
+import "github.com/keylanes/keylanes/supervision"
+
+// SetMaxReceives tells the broker's own limit of hand-outs, 0 without one, once
+// a receiver has learnt it.
+func (p *Planner) SetMaxReceives(n int) { p.cfg.MaxReceives = n }
+
+// Idle says whether a lane has nothing to do.
+func (p *Planner) Idle() bool { return p.idleN > 0 }
+
+// AnyLost says whether something that may run has lost its lease, or its lane.
+func (p *Planner) AnyLost() bool { return p.fencesN > 0 }
+
+// Directive is what the policy last ordered for it.
+func (it *Item) Directive() supervision.Directive { return it.dir }

@@ -1,0 +1,260 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// Lane says which lane a handler is made for.
+type Lane struct{ Index int }
+
+// lane is an actor that owns one goroutine, its runner. The runner executes the
+// runs that the router lends, so that the actor itself always sees Stop and
+// Restart, whatever the handler does.
+type lane struct {
+	t     *tree
+	index int
+	// gen is the generation that this incarnation's runner begins with. The
+	// router sets it before it restarts the lane.
+	gen *atomic.Uint32
+	run *runner
+}
+
+// crash is the failure of a lane whose handler panicked, or called Goexit. The
+// lane panics with it, so that it passes through protoactor's supervision.
+type crash struct{ failed *failed }
+
+// LogValue keeps payloads out of the actor system's log.
+func (c *crash) LogValue() slog.Value { return slog.StringValue(c.failed.err.Error()) }
+
+// Error makes a crash readable in a supervisor event.
+func (c *crash) Error() string { return c.failed.err.Error() }
+
+// failed is a lane's report of a run that ended in a failed attempt.
+type failed struct {
+	run   *plan.Run
+	err   error
+	kind  supervision.Kind
+	took  time.Duration
+	stack []byte
+}
+
+// Receive implements actor.Actor.
+func (l *lane) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *actor.Started:
+		l.run = newRunner(l.t, l.index, l.gen.Load(), ctx.Self())
+		go l.run.loop()
+	case *plan.Run:
+		l.run.give(m)
+	case *crash:
+		panic(m)
+	case *actor.Restarting, *actor.Stopping:
+		// The runner isn't waited for: it ends when its handler returns.
+		if l.run != nil {
+			l.run.stop()
+		}
+	}
+}
+
+// runner is the goroutine that runs a lane's handlers.
+type runner struct {
+	t     *tree
+	index int
+	self  *actor.PID
+	work  chan *plan.Run
+
+	quit     chan struct{}
+	quitOnce sync.Once
+
+	gen  uint32                         // the runner's own
+	h    transport.Handler              // made on the runner's goroutine
+	at   atomic.Pointer[handlerContext] // what runs; the router cancels it
+	slab []handlerContext
+
+	timed bool // a clock is needed for each attempt
+
+	replaced bool // the router has given up on it; the router's
+}
+
+// runsAhead bounds how many runs can be on their way to a runner: the planner
+// lends two at a time, and those of an old generation are let go at once.
+const runsAhead = 64
+
+func newRunner(t *tree, index int, gen uint32, self *actor.PID) *runner {
+	r := &runner{t: t, index: index, gen: gen, self: self, work: make(chan *plan.Run, runsAhead), quit: make(chan struct{})}
+	r.timed = t.opts.HandlerTimeout > 0 || t.opts.Observer != nil
+	t.runners.add(r)
+	return r
+}
+
+// give hands a run to the runner. The lane calls it.
+func (r *runner) give(run *plan.Run) {
+	select {
+	case r.work <- run:
+	default:
+		panic(fmt.Sprintf("lane %d was lent more than %d runs", r.index, runsAhead))
+	}
+}
+
+// stop lets the runner end, after the attempt that it is at, whose context ends
+// now.
+func (r *runner) stop() {
+	r.quitOnce.Do(func() { close(r.quit) })
+	if c := r.at.Load(); c != nil {
+		c.cancel(transport.ErrStopping)
+	}
+}
+
+// loop executes runs until the runner is stopped, or a handler's panic or Goexit
+// ends it.
+func (r *runner) loop() {
+	var run *plan.Run
+	var started time.Time
+	normal := false
+	defer func() {
+		// A panic arrives here with its value, a Goexit with none and without
+		// the loop having ended.
+		value := recover()
+		if !normal {
+			f := &failed{run: run, kind: supervision.Panicked, stack: debug.Stack(), took: since(started)}
+			f.err = &supervision.PanicError{Value: value, Stack: f.stack, Goexit: value == nil}
+			if run == nil { // in the factory, before any run
+				r.t.runners.remove(r)
+				r.t.send(r.self, &crash{failed: f})
+				return
+			}
+			r.end(run, plan.VerdictFailed)
+			r.t.runners.remove(r)
+			r.t.send(r.self, &crash{failed: f})
+			return
+		}
+		r.t.runners.remove(r)
+	}()
+	r.h = r.t.handler(Lane{Index: r.index})
+	for {
+		select {
+		case <-r.quit:
+			normal = true
+			return
+		case run = <-r.work:
+		}
+		if run.Gen != r.gen {
+			run = nil
+			continue // the router took it back
+		}
+		for {
+			i, ok := run.Claim()
+			if !ok {
+				break
+			}
+			v, f := r.one(run, run.Items[i], &started)
+			run.Finished = i + 1
+			if v != plan.VerdictOK {
+				r.end(run, v)
+				r.gen++ // what waits behind it is void
+				if f != nil {
+					f.run = run
+					r.report(f)
+				} else {
+					r.report(run)
+				}
+				run = nil
+				break
+			}
+		}
+		if run != nil {
+			r.at.Store(nil)
+			r.report(run)
+			run = nil
+		}
+	}
+}
+
+// end closes a run at the item that was claimed last, and notes how that ended.
+func (r *runner) end(run *plan.Run, v plan.Verdict) {
+	r.at.Store(nil)
+	run.Finished, run.Verdict = run.Claw(), v
+}
+
+func (r *runner) report(message any) { r.t.send(r.t.router, message) }
+
+// one runs one attempt. A panic or Goexit in it is loop's business.
+func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Verdict, *failed) {
+	if it.KeyErr != nil {
+		return plan.VerdictFailed, &failed{err: it.KeyErr, kind: supervision.Undecodable}
+	}
+	d := it.D
+	lease := transport.LeaseOf(d)
+	expires := lease.Expires()
+	var now time.Time
+	if r.timed || expires {
+		now = time.Now()
+	}
+	if lease.Lost() || (expires && !lease.Live(now)) {
+		return plan.VerdictLapsed, nil
+	}
+	if len(r.slab) == 0 {
+		r.slab = make([]handlerContext, plan.MaxRun)
+	}
+	c := &r.slab[0]
+	r.slab = r.slab[1:]
+	c.item, c.attempt, c.started, c.timeout = it, it.Attempt, now, r.t.opts.HandlerTimeout
+	*started = now
+	r.at.Store(c)
+	select {
+	case <-r.quit: // stopped between the claim and the store: nobody would cancel it
+		c.finish()
+		return plan.VerdictLapsed, nil
+	default:
+	}
+	if r.t.opts.Observer != nil {
+		r.t.observe(Observation{Kind: ObserveStarted, Delivery: d, Lane: r.index, Attempt: it.Attempt})
+	}
+	err := r.h.Handle(c, d)
+	cause := c.finish()
+	if lease.Lost() || (expires && !lease.Live(time.Now())) {
+		if err != nil {
+			return plan.VerdictFailed, r.failure(err, cause, now)
+		}
+		return plan.VerdictRefused, nil
+	}
+	if err != nil {
+		return plan.VerdictFailed, r.failure(err, cause, now)
+	}
+	if r.t.opts.Observer != nil {
+		r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: d, Lane: r.index, Attempt: it.Attempt, Took: since(now)})
+	}
+	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
+	return plan.VerdictOK, nil
+}
+
+func (r *runner) failure(err, cause error, started time.Time) *failed {
+	f := &failed{err: err, kind: supervision.Returned, took: since(started)}
+	var de *transport.DecodeError
+	switch {
+	case errors.Is(cause, transport.ErrHandlerTimeout):
+		f.kind = supervision.TimedOut
+	case errors.As(err, &de):
+		f.kind = supervision.Undecodable
+	}
+	return f
+}
+
+func since(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
+}

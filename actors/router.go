@@ -1,0 +1,485 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// router is the actor that decides who runs what: it turns messages into the
+// planner's events and the planner's effects into messages. It is the supervisor
+// of its lanes. All its fields belong to its own goroutine.
+type router struct {
+	t       *tree
+	ctx     actor.Context
+	planner *plan.Planner
+	lanes   []laneRef
+	base    time.Time // the planner's time counts from here
+
+	timer   *time.Timer // sends tick; nil before the first
+	timerAt int64       // what it is set to; 0 when it isn't
+
+	failing  failing // what the planner is asking the policy about
+	draining bool
+
+	succeeded, failedN, deadLettered, abandoned, laneRestarts uint64
+	copyCtx                                                   context.Context
+	stopCopies                                                context.CancelFunc
+	tries                                                     map[*plan.Item]int // failed copies
+
+	blockedSince int64
+	blocked      bool
+	blockedKey   string
+}
+
+// laneRef is what the router knows of a lane.
+type laneRef struct {
+	pid *actor.PID
+	gen *atomic.Uint32 // for the lane's next incarnation
+	n   int            // incarnations, for fresh names
+}
+
+// failing is the failure that is being decided.
+type failing struct {
+	err  error
+	kind supervision.Kind
+	took time.Duration
+}
+
+// Messages to the router.
+type (
+	tick struct{}
+	// drainRouter: start nothing any more; answered with routerDrained when
+	// nothing runs.
+	drainRouter struct{}
+	// cancelRunning ends every running handler's context, and every copy.
+	cancelRunning struct{ cause error }
+	pauseRouter   struct{}
+	resumeRouter  struct{}
+	copied        struct {
+		item *plan.Item
+		err  error
+	}
+	routerDrained struct{}
+	// policyStop and policyEscalate tell the subscription what the policy wants.
+	policyStop     struct{ err error }
+	policyEscalate struct{ err *EscalatedError }
+)
+
+func newRouter(t *tree) *router {
+	r := &router{
+		t: t, base: time.Now(), tries: make(map[*plan.Item]int),
+		lanes: make([]laneRef, t.opts.Dispatch.Lanes()),
+		planner: plan.New(plan.Config{
+			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.traits,
+			OutageAfter: t.opts.OutageAfter, NativeDeadLetter: t.opts.NativeDeadLetter,
+			HasTarget: t.opts.DeadLetter != nil, ResetWait: t.opts.StopTimeout,
+		}),
+	}
+	r.copyCtx, r.stopCopies = context.WithCancel(context.Background())
+	return r
+}
+
+func (r *router) now() int64 { return int64(time.Since(r.base)) + 1 }
+
+// Receive implements actor.Actor.
+func (r *router) Receive(ctx actor.Context) {
+	r.ctx = ctx
+	switch m := ctx.Message().(type) {
+	case *actor.Started:
+		for i := range r.lanes {
+			r.spawn(i)
+		}
+	case *arrived:
+		r.t.inbound.Add(int64(-len(m.items)))
+		r.apply(r.planner.Arrive(r.now(), m.items))
+	case *plan.Run:
+		r.succeeded += uint64(succeededIn(m))
+		r.apply(r.planner.Done(r.now(), m))
+	case *failed:
+		r.reportFailed(m)
+	case *tick:
+		r.timerAt = 0
+		r.watchHandlers()
+		r.apply(r.planner.Tick(r.now()))
+	case *copied:
+		r.copied(m)
+	case *lost:
+		r.apply(r.planner.Lost(r.now(), m.ds))
+	case *acceptLost:
+		r.planner.AcceptLost(m.d)
+	case *attachedLimits:
+		r.planner.SetMaxReceives(m.limits.MaxReceives)
+	case *epochEnded:
+		r.apply(r.planner.EpochEnded(r.now(), m.epoch))
+	case *pauseRouter:
+		r.apply(r.planner.Pause(r.now()))
+	case *resumeRouter:
+		r.apply(r.planner.Resume(r.now()))
+	case *drainRouter:
+		r.draining = true
+		r.apply(r.planner.Drain(r.now()))
+	case *cancelRunning:
+		r.stopCopies()
+		r.t.runners.cancelAll(m.cause)
+	case *Unpark:
+		r.unpark(m)
+	case *statsFor:
+		st := r.stats()
+		st.State, st.NotReady = m.state, m.notReady
+		if st.NotReady == nil && st.Blocked {
+			st.NotReady = fmt.Errorf("subscription %q is blocked: key %q holds most of the credit", st.Name, st.BlockedKey)
+		}
+		ctx.Send(m.to, st)
+	case *actor.Stopping, *actor.Restarting:
+		r.stopCopies()
+		if r.timer != nil {
+			r.timer.Stop()
+		}
+	}
+}
+
+// succeededIn is how many items of a reported run succeeded.
+func succeededIn(run *plan.Run) int {
+	if run.Finished > 0 && run.Verdict != plan.VerdictOK {
+		return run.Finished - 1
+	}
+	return run.Finished
+}
+
+// spawn gives lane i a new actor. The name is fresh, since an old actor's
+// Terminated could otherwise evict the new one.
+func (r *router) spawn(i int) {
+	l := &r.lanes[i]
+	l.n++
+	gen := new(atomic.Uint32)
+	gen.Store(r.planner.Gen(i))
+	l.gen = gen
+	t := r.t
+	props := actor.PropsFromProducer(func() actor.Actor { return &lane{t: t, index: i, gen: gen} },
+		actor.WithDispatcher(t.pool))
+	pid, err := r.ctx.SpawnNamed(props, fmt.Sprintf("lane-%d-%d", i, l.n))
+	if err != nil {
+		panic(fmt.Errorf("lane %d can't be spawned: %w", i, err))
+	}
+	l.pid = pid
+}
+
+// reportFailed handles a run whose last claimed item failed.
+func (r *router) reportFailed(f *failed) {
+	if f.run.Finished > 0 {
+		r.succeeded += uint64(f.run.Finished - 1)
+	}
+	r.failedN++
+	r.failing = failing{err: f.err, kind: f.kind, took: f.took}
+	r.apply(r.planner.Done(r.now(), f.run))
+	r.failing = failing{}
+}
+
+// HandleFailure implements actor.SupervisorStrategy for the lanes, on the
+// router's goroutine. A handler's panic or Goexit is a failed attempt: the lane
+// gets a new incarnation, and the failed delivery stays first of its key. What
+// else can break a lane is a fault of ours, or of the handler factory's.
+func (r *router) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, _ any) {
+	i := r.laneOf(child)
+	c, ok := reason.(*crash)
+	if i < 0 && ok && c.failed.run != nil { // a replaced lane's: its handler has ended at last
+		sup.StopChildren(child)
+		r.reportFailed(c.failed)
+		return
+	}
+	if i < 0 {
+		sup.StopChildren(child)
+		return
+	}
+	if !ok || c.failed.run == nil {
+		panic(&CrashError{Name: r.t.opts.Name, Part: fmt.Sprintf("lane %d", i), Reason: reason})
+	}
+	r.laneRestarts++
+	lastID, lastKey := "", ""
+	if n := c.failed.run.Finished; n > 0 {
+		d := c.failed.run.Items[n-1].D
+		lastID, lastKey = d.ID, d.Key
+		r.t.observe(Observation{Kind: ObserveLaneRestarted, Delivery: d, Lane: i, Err: c.failed.err})
+	}
+	r.t.event(Event{Kind: EventLaneRestarted, Lane: i, ID: lastID, Key: lastKey, Err: c.failed.err})
+	// The planner takes back what the old incarnation was lent and raises the
+	// generation; what it lends from here on waits in the lane's mailbox, which
+	// a restart keeps, for the incarnation that has that generation.
+	r.reportFailed(c.failed)
+	r.lanes[i].gen.Store(r.planner.Gen(i))
+	sup.RestartChildren(child)
+}
+
+func (r *router) laneOf(pid *actor.PID) int {
+	for i := range r.lanes {
+		if r.lanes[i].pid.Equal(pid) {
+			return i
+		}
+	}
+	return -1
+}
+
+// apply carries out the planner's effects, and then what follows from its state.
+// Asking the policy is an event of its own: its effects come after those that
+// are left, so what is left is copied first.
+func (r *router) apply(es []plan.Effect) {
+	for len(es) > 0 {
+		e := es[0]
+		es = es[1:]
+		if e.Kind == plan.Ask {
+			rest := append([]plan.Effect(nil), es...)
+			es = append(rest, r.ask(e.Item, e.Lane)...)
+			continue
+		}
+		r.effect(e)
+	}
+	r.settleDown()
+}
+
+func (r *router) effect(e plan.Effect) {
+	t := r.t
+	switch e.Kind {
+	case plan.Lend:
+		t.send(r.lanes[e.Lane].pid, e.Run)
+	case plan.Settle:
+		r.settle(e.Item, e.Outcome)
+	case plan.Copy:
+		r.copy(e.Item)
+	case plan.Cancel:
+		t.runners.cancel(e.Item, transport.ErrLeaseLost)
+	case plan.CancelAll:
+		t.runners.cancelAll(transport.ErrLeaseLost)
+	case plan.Restart:
+		r.lanes[e.Lane].gen.Store(r.planner.Gen(e.Lane))
+		r.laneRestarts++
+		t.event(Event{Kind: EventLaneRestarted, Lane: e.Lane, Reason: "the policy said so"})
+		r.restartLane(e.Lane)
+	case plan.EndEpoch:
+		t.send(t.pump, &endEpoch{})
+	case plan.Drained:
+		t.send(t.subscription, &routerDrained{})
+	case plan.Stop:
+		t.send(t.subscription, &policyStop{err: r.failing.err})
+	case plan.Escalate:
+		t.send(t.subscription, &policyEscalate{err: &EscalatedError{
+			Name: t.opts.Name, Err: r.failing.err, ID: e.Item.D.ID, Key: e.Item.D.Key}})
+	case plan.Note:
+		r.note(e)
+	}
+}
+
+// restartLane restarts lane i without a failure of its own. Protoactor restarts
+// a child only through supervision, so the actor is replaced: same lane, next
+// incarnation.
+func (r *router) restartLane(i int) {
+	old := r.lanes[i].pid
+	r.spawn(i)
+	r.ctx.Stop(old)
+}
+
+func (r *router) settle(it *plan.Item, o transport.Outcome) {
+	d := it.D
+	kind := ObserveReturned
+	switch o.Kind {
+	case transport.Accept:
+		kind = ObserveAcceptedAnyway
+		if _, dead := r.tries[it]; dead {
+			delete(r.tries, it)
+			kind = 0 // told when the copy was confirmed
+			if e := r.t.epoch.Load(); e != nil {
+				e.noteCopied(d)
+			}
+		}
+	case transport.Abandon:
+		r.abandoned++
+		kind = ObserveAbandoned
+	case transport.Reject:
+		r.deadLettered++
+		kind = ObserveDeadLettered
+		r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: o.Reason, Err: r.failing.err})
+	}
+	if kind != 0 {
+		r.t.observe(Observation{Kind: kind, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Err: r.failing.err, Reason: o.Reason})
+	}
+	r.t.settle(d, o)
+}
+
+// ask asks the policy, and lets the planner carry out what it says.
+func (r *router) ask(it *plan.Item, lane int) []plan.Effect {
+	d, f := it.D, r.failing
+	r.t.observe(Observation{Kind: ObserveFailed, Delivery: d, Lane: lane, Attempt: it.Attempt, Took: f.took, Err: f.err})
+	failure := supervision.Failure{
+		Err: f.err, Kind: f.kind, Message: &d.Message, Attempt: it.Attempt, BrokerCount: d.Count,
+		FirstFailedAt: r.base.Add(time.Duration(it.FirstFailed)), Now: time.Now(), Rand: rand.Uint64(),
+	}
+	directive := r.decide(failure)
+	return r.planner.Decide(r.now(), it, directive)
+}
+
+// decide calls the user's policy. A panic in it, or a directive that orders
+// nothing, is a retry with the default backoff.
+func (r *router) decide(f supervision.Failure) (d supervision.Directive) {
+	fallback := supervision.Backoff{}.Decide(f)
+	defer func() {
+		if v := recover(); v != nil {
+			r.t.log.Error("keylanes: the policy panicked; the delivery is retried", "subscription", r.t.opts.Name,
+				"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			d = fallback
+		}
+	}()
+	d = r.t.opts.Policy.Decide(f)
+	if d.Action == 0 || d.Action > supervision.ActionEscalate {
+		r.t.log.Error("keylanes: the policy ordered nothing that there is; the delivery is retried", "subscription", r.t.opts.Name, "action", d.Action.String())
+		d = fallback
+	}
+	return d
+}
+
+func (r *router) note(e plan.Effect) {
+	t, it := r.t, e.Item
+	ev := Event{Lane: -1, Count: e.Count}
+	if it != nil {
+		ev.Key, ev.ID, ev.Err = it.D.Key, it.D.ID, r.failing.err
+	}
+	switch e.Note {
+	case plan.NoteParked:
+		wait := time.Duration(it.Due() - r.now())
+		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: r.failing.err})
+		return
+	case plan.NoteNoEvidence:
+		ev.Kind = EventWaitsForEvidence
+		ev.Reason = "nothing else has succeeded since this delivery first failed: this looks like an outage, so it is retried and not dead-lettered"
+	case plan.NoteNoTarget:
+		ev.Kind = EventKeyParked
+		ev.Reason = "it should be dead-lettered and Options.DeadLetter is not set: Unpark goes on"
+	case plan.NotePinned:
+		ev.Kind = EventKeyParked
+		ev.Reason = "the policy parks the key after a dead letter: Unpark goes on"
+	case plan.NoteOutageBegan:
+		ev.Kind = EventOutageBegan
+	case plan.NoteOutageEnded:
+		ev.Kind = EventOutageEnded
+	case plan.NoteRetriedInstead:
+		t.log.Warn("keylanes: retried here instead of abandoned, a held successor is too near the queue's receive limit",
+			"subscription", t.opts.Name, "key", ev.Key, "id", ev.ID)
+		return
+	default:
+		return
+	}
+	t.event(ev)
+}
+
+func (r *router) unpark(m *Unpark) {
+	es, found := r.planner.Unpark(r.now(), m.Key, m.Skip)
+	r.apply(es)
+	if r.ctx.Sender() == nil {
+		return
+	}
+	var err error
+	if !found {
+		err = fmt.Errorf("key %q: %w", m.Key, ErrNotParked)
+	}
+	r.ctx.Respond(&Done{Err: err})
+}
+
+// settleDown does what follows from the planner's state after every message:
+// give back credit, tell the pump, set the timer.
+func (r *router) settleDown() {
+	t := r.t
+	s := r.planner.Runnable()
+	before := t.runnable.Swap(int64(s))
+	if t.traits.LeaseExpires && int64(s) < before {
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	}
+	e := t.epoch.Load()
+	if e != nil && (s == 0 || r.planner.Idle()) {
+		e.flush()
+	}
+	r.watchBlocked(e, s)
+	r.arm()
+}
+
+// watchBlocked notices that the credit is exhausted with nothing to run.
+func (r *router) watchBlocked(e *epoch, runnable int) {
+	stands := e != nil && runnable == 0 && !r.planner.Busy() && e.exhausted() && !r.draining
+	switch {
+	case !stands && r.blocked:
+		r.blocked = false
+		r.t.event(Event{Kind: EventUnblocked, Lane: -1, Key: r.blockedKey})
+		fallthrough
+	case !stands:
+		r.blockedSince = 0
+	case r.blockedSince == 0:
+		r.blockedSince = r.now()
+	case !r.blocked && r.now()-r.blockedSince >= int64(r.t.opts.BlockedFor):
+		r.blocked = true
+		var n int
+		r.blockedKey, n = r.planner.MostHeld()
+		r.t.event(Event{Kind: EventBlocked, Lane: -1, Key: r.blockedKey, Count: n,
+			Reason: "the credit is exhausted and nothing held can run; the key named holds most"})
+	}
+}
+
+// arm sets the timer to whatever is due first.
+func (r *router) arm() {
+	at := r.planner.NextTimer()
+	sooner := func(due int64) {
+		if due != 0 && (at == 0 || due < at) {
+			at = due
+		}
+	}
+	sooner(r.handlerDue())
+	if r.blockedSince != 0 && !r.blocked {
+		sooner(r.blockedSince + int64(r.t.opts.BlockedFor))
+	}
+	if at == 0 || (r.timerAt != 0 && r.timerAt <= at) {
+		return // a timer that fires early does no harm
+	}
+	r.timerAt = at
+	d := max(time.Duration(at-r.now()), 0)
+	if r.timer == nil {
+		t := r.t
+		r.timer = time.AfterFunc(d, func() { t.send(t.router, &tick{}) })
+		return
+	}
+	r.timer.Reset(d)
+}
+
+// stats answers GetStats; the subscription adds what it knows.
+func (r *router) stats() *Stats {
+	t, s := r.t, r.planner.Snapshot()
+	st := &Stats{
+		Name: t.opts.Name, Queued: s.Queued, Runnable: s.Runnable, Running: s.LanesBusy, Parked: s.Parked,
+		Copying: s.Copying, Stuck: s.Stuck, Keys: s.Keys, Outage: s.Outage,
+		Received: t.counts.received.Load(), Settled: t.counts.settled.Load(), SettleFailed: t.counts.settleFailed.Load(),
+		Lost: t.counts.lost.Load(), OverDelivered: t.counts.overDelivered.Load(),
+		Succeeded: r.succeeded, Failed: r.failedN, DeadLettered: r.deadLettered, Abandoned: r.abandoned, LaneRestarts: r.laneRestarts,
+		Blocked: r.blocked, Depth: -1,
+	}
+	if r.blocked {
+		st.BlockedKey = r.blockedKey
+	}
+	if e := t.epoch.Load(); e != nil {
+		st.Epoch, st.Held = e.n, int(e.held.Load())
+	}
+	if s.OldestArrived != 0 {
+		st.OldestHeld = time.Duration(r.now() - s.OldestArrived)
+	}
+	return st
+}
+
+var errCopyStopped = errors.New("the subscription stops")
