@@ -49,6 +49,11 @@ func newClient(t testing.TB, url string) *awssqs.Client {
 	}, url)
 }
 
+// closeIdle closes a client's idle connections.
+func closeIdle(c *awssqs.Client) {
+	c.Options().HTTPClient.(*http.Client).CloseIdleConnections()
+}
+
 var queues atomic.Int64
 
 // newQueue creates a queue of the test's own and deletes it afterwards. kind is

@@ -189,21 +189,19 @@ func (r *receiver) learnRedrive(ctx context.Context, log *slog.Logger, policy st
 // Depth asks how many messages wait on the queue: visible and delayed ones, not
 // those that somebody holds. SQS counts approximately.
 func (r *receiver) Depth(ctx context.Context) (int64, error) {
+	names := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesDelayed}
 	ctx, cancel := context.WithTimeout(ctx, r.opts.CallTimeout)
 	defer cancel()
-	out, err := r.client.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{
-		QueueUrl: &r.url, AttributeNames: []types.QueueAttributeName{
-			types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesDelayed,
-		},
-	}, perCall)
+	out, err := r.client.GetQueueAttributes(ctx, &awssqs.GetQueueAttributesInput{QueueUrl: &r.url, AttributeNames: names}, perCall)
+	op := "count the messages of " + strconv.Quote(queueName(r.url))
 	if err != nil {
-		return 0, explain("count the messages of "+strconv.Quote(queueName(r.url)), err)
+		return 0, explain(op, err)
 	}
 	var n int64
-	for _, v := range out.Attributes {
-		i, err := strconv.ParseInt(v, 10, 64)
+	for _, name := range names {
+		i, err := strconv.ParseInt(out.Attributes[string(name)], 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("count the messages of %q: %w", queueName(r.url), err)
+			return 0, fmt.Errorf("%s: %w", op, err)
 		}
 		n += i
 	}
