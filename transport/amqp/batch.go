@@ -75,7 +75,7 @@ func (b *batch) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.delayed && !delays(l.conn) {
+	if b.delayed && !isArtemis(l.conn) {
 		all := b.pending
 		b.pending = nil
 		for _, i := range all {
@@ -215,7 +215,7 @@ func linkGone(err error) bool {
 	return errors.As(err, &conn) || errors.As(err, &session) || errors.As(err, &link)
 }
 
-// delays reports whether the broker is known to hold messages back.
-func delays(c *goamqp.Conn) bool {
+// isArtemis goes by what the broker says of itself.
+func isArtemis(c *goamqp.Conn) bool {
 	return c.Properties()["product"] == "apache-activemq-artemis"
 }

@@ -45,6 +45,7 @@ type receiver struct {
 	link   *link
 	wire   *wire
 	silent time.Duration // 0: no watchdog
+	depth  func(context.Context) (int64, error)
 	epoch  uint64
 	lease  *transport.Lease
 	settle settler

@@ -116,6 +116,7 @@ func (s *source) Open(ctx context.Context, sink transport.Sink) (transport.Recei
 func (s *source) openAt(ctx context.Context, e endpoint, sink transport.Sink) (*receiver, error) {
 	op := fmt.Sprintf("receive from %q at %s", s.name, e.address)
 	r := newReceiver(op, sink, max(s.o.SilentAfter, 0))
+	r.depth = func(ctx context.Context) (int64, error) { return s.depth(ctx, e) }
 	l, err := s.o.dial(ctx, e, r.hook)
 	if err != nil {
 		return nil, classify(op, err)
