@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -152,4 +153,16 @@ func (j *journal) check(t *testing.T) {
 // fast is a policy that tries five times with a short backoff.
 func fast() supervision.Policy {
 	return supervision.DefaultWith(5, supervision.Backoff{Min: 1e6, Max: 4e6})
+}
+
+// await waits for done, or shows what the subscription is at when nothing will
+// ever happen any more. In a synctest bubble an hour passes only then.
+func (r *rig) await(pid *actor.PID, done <-chan struct{}) {
+	r.t.Helper()
+	select {
+	case <-done:
+	case <-time.After(time.Hour):
+		st, err := actors.StatsOf(context.Background(), r.sys.Root, pid)
+		r.t.Fatalf("nothing happens any more: %+v, %v", st, err)
+	}
 }

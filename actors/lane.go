@@ -127,20 +127,24 @@ func (r *runner) loop() {
 		// A panic arrives here with its value, a Goexit with none and without
 		// the loop having ended.
 		value := recover()
-		if !normal {
-			f := &failed{run: run, kind: supervision.Panicked, stack: debug.Stack(), took: since(started)}
-			f.err = &supervision.PanicError{Value: value, Stack: f.stack, Goexit: value == nil}
-			if run == nil { // in the factory, before any run
-				r.t.runners.remove(r)
-				r.t.send(r.self, &crash{failed: f})
-				return
-			}
-			r.end(run, plan.VerdictFailed)
+		if normal {
 			r.t.runners.remove(r)
-			r.t.send(r.self, &crash{failed: f})
 			return
 		}
+		f := &failed{run: run, kind: supervision.Panicked, stack: debug.Stack(), took: since(started)}
+		f.err = &supervision.PanicError{Value: value, Stack: f.stack, Goexit: value == nil}
+		if run != nil { // else it was the factory, before any run
+			r.end(run, plan.VerdictFailed)
+		}
 		r.t.runners.remove(r)
+		select {
+		case <-r.quit: // the actor is gone, or going: nobody else would report
+			if run != nil {
+				r.report(f)
+			}
+		default:
+			r.t.send(r.self, &crash{failed: f})
+		}
 	}()
 	r.h = r.t.handler(Lane{Index: r.index})
 	for {

@@ -108,6 +108,8 @@ func (r *router) Receive(ctx actor.Context) {
 		r.apply(r.planner.Done(r.now(), m))
 	case *failed:
 		r.reportFailed(m)
+	case *laneCrashed:
+		r.crashed(m)
 	case *tick:
 		r.timerAt = 0
 		r.watchHandlers()
@@ -186,39 +188,52 @@ func (r *router) reportFailed(f *failed) {
 	r.failing = failing{}
 }
 
+// laneCrashed is a lane's failure on its way through the router's own mailbox.
+type laneCrashed struct {
+	sup    actor.Supervisor
+	child  *actor.PID
+	reason any
+}
+
 // HandleFailure implements actor.SupervisorStrategy for the lanes, on the
-// router's goroutine. A handler's panic or Goexit is a failed attempt: the lane
-// gets a new incarnation, and the failed delivery stays first of its key. What
-// else can break a lane is a fault of ours, or of the handler factory's.
+// router's goroutine. A failure is a system message, and those overtake the
+// report of the run before the one that crashed: A1's success would be heard
+// after A2's panic. So the failure goes to the end of the router's mailbox.
 func (r *router) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, _ any) {
-	i := r.laneOf(child)
-	c, ok := reason.(*crash)
-	if i < 0 && ok && c.failed.run != nil { // a replaced lane's: its handler has ended at last
-		sup.StopChildren(child)
-		r.reportFailed(c.failed)
+	r.t.send(r.t.router, &laneCrashed{sup: sup, child: child, reason: reason})
+}
+
+// crashed handles a lane's failure. A handler's panic or Goexit is a failed
+// attempt: the lane gets a new incarnation, and the failed delivery stays first
+// of its key. What else can break a lane is a fault of ours, or of the handler
+// factory's.
+func (r *router) crashed(m *laneCrashed) {
+	i := r.laneOf(m.child)
+	c, ok := m.reason.(*crash)
+	switch {
+	case i < 0: // a replaced lane's
+		m.sup.StopChildren(m.child)
+		if ok && c.failed.run != nil { // its handler has ended at last
+			r.reportFailed(c.failed)
+		}
 		return
-	}
-	if i < 0 {
-		sup.StopChildren(child)
-		return
-	}
-	if !ok || c.failed.run == nil {
-		panic(&CrashError{Name: r.t.opts.Name, Part: fmt.Sprintf("lane %d", i), Reason: reason})
+	case !ok || c.failed.run == nil:
+		panic(&CrashError{Name: r.t.opts.Name, Part: fmt.Sprintf("lane %d", i), Reason: m.reason})
 	}
 	r.laneRestarts++
-	lastID, lastKey := "", ""
+	ev := Event{Kind: EventLaneRestarted, Lane: i, Err: c.failed.err}
 	if n := c.failed.run.Finished; n > 0 {
 		d := c.failed.run.Items[n-1].D
-		lastID, lastKey = d.ID, d.Key
+		ev.ID, ev.Key = d.ID, d.Key
 		r.t.observe(Observation{Kind: ObserveLaneRestarted, Delivery: d, Lane: i, Err: c.failed.err})
 	}
-	r.t.event(Event{Kind: EventLaneRestarted, Lane: i, ID: lastID, Key: lastKey, Err: c.failed.err})
+	r.t.event(ev)
 	// The planner takes back what the old incarnation was lent and raises the
 	// generation; what it lends from here on waits in the lane's mailbox, which
 	// a restart keeps, for the incarnation that has that generation.
 	r.reportFailed(c.failed)
 	r.lanes[i].gen.Store(r.planner.Gen(i))
-	sup.RestartChildren(child)
+	m.sup.RestartChildren(m.child)
 }
 
 func (r *router) laneOf(pid *actor.PID) int {

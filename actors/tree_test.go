@@ -55,7 +55,7 @@ func TestEverythingIsHandledInOrderThroughFailures(t *testing.T) {
 					ok = true
 					return nil
 				}, actors.Options{Dispatch: d, Policy: fast()})
-				<-j.done
+				r.await(pid, j.done)
 				r.drain(pid)
 				if d != actors.Workers(8) {
 					j.check(t)
