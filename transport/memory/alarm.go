@@ -10,33 +10,37 @@ import (
 type alarms []*entry
 
 func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].rings < a[j].rings }
+func (a alarms) Less(i, j int) bool { return a[i].more.rings < a[j].more.rings }
 func (a alarms) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
-	a[i].alarm, a[j].alarm = i+1, j+1
+	a[i].more.alarm, a[j].more.alarm = i+1, j+1
 }
 func (a *alarms) Push(x any) {
 	e := x.(*entry)
 	*a = append(*a, e)
-	e.alarm = len(*a)
+	e.more.alarm = len(*a)
 }
 func (a *alarms) Pop() any {
 	old := *a
 	e := old[len(old)-1]
 	old[len(old)-1] = nil
 	*a = old[:len(old)-1]
-	e.alarm = 0
+	e.more.alarm = 0
 	return e
 }
 
 // wakeAt sets or moves e's alarm; at 0 it takes it away. Queue.mu is held.
 func (q *Queue) wakeAt(e *entry, at int64) {
-	e.rings = at
+	if at == 0 && e.more == nil {
+		return
+	}
+	m := e.extra()
+	m.rings = at
 	switch {
-	case at == 0 && e.alarm > 0:
-		heap.Remove(&q.alarms, e.alarm-1)
-	case at != 0 && e.alarm > 0:
-		heap.Fix(&q.alarms, e.alarm-1)
+	case at == 0 && m.alarm > 0:
+		heap.Remove(&q.alarms, m.alarm-1)
+	case at != 0 && m.alarm > 0:
+		heap.Fix(&q.alarms, m.alarm-1)
 	case at != 0:
 		heap.Push(&q.alarms, e)
 	}
@@ -48,7 +52,7 @@ func (q *Queue) sweep() {
 		return
 	}
 	now := q.b.clock()
-	for len(q.alarms) > 0 && q.alarms[0].rings <= now {
+	for len(q.alarms) > 0 && q.alarms[0].more.rings <= now {
 		e := q.alarms[0]
 		q.wakeAt(e, 0)
 		switch e.place {
@@ -66,10 +70,10 @@ func (q *Queue) sweep() {
 
 // arm sets the queue's timer to its next alarm. Queue.mu is held.
 func (q *Queue) arm() {
-	if q.b.manual || len(q.alarms) == 0 || (q.armed != 0 && q.armed <= q.alarms[0].rings) {
+	if q.b.manual || len(q.alarms) == 0 || (q.armed != 0 && q.armed <= q.alarms[0].more.rings) {
 		return // an early timer just looks again
 	}
-	q.armed = q.alarms[0].rings
+	q.armed = q.alarms[0].more.rings
 	d := time.Duration(max(q.armed-q.b.clock(), 0))
 	if q.timer == nil {
 		q.timer = time.AfterFunc(d, q.ring)

@@ -83,6 +83,9 @@ func (b *Broker) Tick() {
 // clock is the broker's time in nanoseconds since it was made.
 func (b *Broker) clock() int64 { return int64(b.now().Sub(b.base)) }
 
+// at is the time when clock was ns.
+func (b *Broker) at(ns int64) time.Time { return b.base.Add(time.Duration(ns)) }
+
 // remove takes q out of the broker.
 func (b *Broker) remove(q *Queue) {
 	b.mu.Lock()

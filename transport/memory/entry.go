@@ -21,24 +21,72 @@ const (
 	gone
 )
 
-// entry is a stored message. Queue.mu guards it; msg doesn't change after the
-// publish.
+// entry is a stored message. Queue.mu guards it; the message in it doesn't change
+// after the publish. It holds what every message has, in the order in which a
+// receive reads it, since a full queue is a lot of cold memory: for the rest it
+// points elsewhere.
 type entry struct {
-	msg      transport.Message
-	sequence string // Delivery.Sequence, FIFO only
-	seq      uint64 // the order of publishing
-	count    int    // what the next Delivery.Count will be
-	expires  int64  // broker clock; 0: never
-	rings    int64  // when its alarm rings, broker clock
-	alarm    int    // its place in Queue.alarms, plus 1; 0: none
-	holder   *held  // the hand-out that it is out with
-	group    *group // FIFO only
 	place    place
+	count    int32  // what the next Delivery.Count will be
+	turn     uint32 // how often it was handed out: which hand-out it is out with
+	seq      uint64 // the order of publishing
+	enqueued int64  // broker clock
+	id, key  string
+	body     []byte
+	props    *props // nil: it has none
+	more     *more  // nil: it never had any
+}
+
+// props are what most messages don't have.
+type props struct {
+	contentType, correlationID, replyTo string
+	headers                             map[string]any
+}
+
+// more is what only groups, leases, delays and TTLs need.
+type more struct {
+	sequence string // Delivery.Sequence, FIFO only
+	expires  int64  // broker clock; 0: never
+	rings    int64  // when the alarm rings, broker clock
+	alarm    int    // place in Queue.alarms, plus 1; 0: none
+	since    int64  // when the lease began, broker clock
+	holder   *held  // the hand-out that it is out with, where leases lapse
+	group    *group // FIFO only
+}
+
+// extra gives e's more, made if need be.
+func (e *entry) extra() *more {
+	if e.more == nil {
+		e.more = &more{}
+	}
+	return e.more
+}
+
+// expires is when e's time to live is over; 0: never.
+func (e *entry) expires() int64 {
+	if e.more == nil {
+		return 0
+	}
+	return e.more.expires
+}
+
+// message is what was published.
+func (e *entry) message(b *Broker) transport.Message {
+	m := transport.Message{ID: e.id, Key: e.key, Body: e.body, Enqueued: b.at(e.enqueued)}
+	e.addProps(&m)
+	return m
+}
+
+func (e *entry) addProps(m *transport.Message) {
+	if p := e.props; p != nil {
+		m.ContentType, m.CorrelationID, m.ReplyTo, m.Headers = p.contentType, p.correlationID, p.replyTo, p.headers
+	}
 }
 
 // chunk is a piece of the log of published entries.
 type chunk struct {
 	items [chunkSize]entry
+	more  []more // where every entry needs one
 	n     int
 	next  *chunk
 }

@@ -14,7 +14,7 @@ func (r *receiver) Extend(ds []*transport.Delivery, until time.Time) {
 	var gone []*transport.Delivery
 	for _, d := range ds {
 		h, ok := transport.HandleOf(d).(*held)
-		if !ok || h.r != r {
+		if !ok || d.Epoch != r.epoch {
 			continue
 		}
 		op := &pendingOp{h: h, until: until}
@@ -87,11 +87,11 @@ func (r *receiver) prolong(op *pendingOp, tell bool) bool {
 	}
 	at := int64(op.until.Sub(q.b.base))
 	if q.opts.LeaseMax > 0 {
-		at = min(at, h.since+int64(q.opts.LeaseMax))
+		at = min(at, h.e.more.since+int64(q.opts.LeaseMax))
 	}
 	q.wakeAt(h.e, max(at, 1))
 	if tell {
-		transport.LeaseOf(h.d).Extend(q.b.base.Add(time.Duration(at)))
+		transport.LeaseOf(h.d).Extend(q.b.at(at))
 	}
 	return true
 }

@@ -135,7 +135,12 @@ func (q *Queue) remember(es []*entry) {
 // message of its own, outside of any group. Queue.mu is held.
 func (q *Queue) again(es []*entry, n int) []*entry {
 	for _, e := range q.recent[max(0, len(q.recent)-n):] {
-		es = append(es, &entry{msg: e.msg, sequence: e.sequence, seq: e.seq, count: max(e.count, 1), expires: e.expires, place: out})
+		c := *e
+		c.place, c.count, c.more = out, max(e.count, 1), nil
+		if e.more != nil {
+			c.more = &more{sequence: e.more.sequence, expires: e.more.expires}
+		}
+		es = append(es, &c)
 		q.stats.Published++
 	}
 	return es

@@ -31,22 +31,23 @@ func (g *groups) add(key string) *entry {
 		}
 	}
 	line.line = append(line.line, e)
-	e.group = line
+	e.extra().group = line
 	return e
 }
 
-func (g *groups) fresh(e *entry) { g.check(e.group) }
+func (g *groups) fresh(e *entry) { g.check(e.more.group) }
 
 func (g *groups) put(e *entry) {
-	if e.group == nil { // a duplicate: it isn't part of its message's group
-		e.group = &group{line: []*entry{e}}
+	m := e.extra()
+	if m.group == nil { // a duplicate: it isn't part of its message's group
+		m.group = &group{line: []*entry{e}}
 	}
-	g.check(e.group)
+	g.check(m.group)
 }
 
 func (g *groups) drop(e *entry) {
-	if e.group != nil {
-		g.check(e.group)
+	if m := e.more; m != nil && m.group != nil {
+		g.check(m.group)
 	}
 }
 

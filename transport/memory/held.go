@@ -25,7 +25,8 @@ const (
 	lost
 )
 
-// held is one hand-out: the handle of its delivery.
+// held is one hand-out: the handle of its delivery. It is small, and holds few
+// pointers, since there is one for each delivery.
 type held struct {
 	// e is cleared by a fast accept, so that a kept delivery pins no other
 	// message. So it may be read by whoever changed the state from isHeld, or,
@@ -33,9 +34,8 @@ type held struct {
 	// never touches. With Queue.mu it is cleared once it was settled.
 	e     *entry
 	d     *transport.Delivery
-	r     *receiver
-	since int64 // broker clock; for LeaseMax
 	state atomic.Uint32
+	turn  uint32 // e's, of this hand-out
 	// applied: the broker has done what was settled, and maybe its reply was
 	// lost. Queue.mu guards it.
 	applied bool
@@ -66,4 +66,4 @@ func (s *slab) live() bool {
 
 // out reports whether the broker still holds the message for h, whose state is
 // settling or failed. Queue.mu is held.
-func (h *held) out() bool { return h.e != nil && h.e.holder == h }
+func (h *held) out() bool { return h.e != nil && h.e.place == out && h.e.turn == h.turn }

@@ -42,11 +42,11 @@ func newQueue(b *Broker, name string, o QueueOptions) *Queue {
 	q := &Queue{b: b, name: name, opts: o, traits: o.traits()}
 	switch {
 	case o.FIFO:
-		q.shelf = &groups{byKey: map[string]*group{}}
+		q.shelf = &groups{log: log{rich: true}, byKey: map[string]*group{}}
 	case o.Shuffle:
-		q.shelf = &shuffled{rand: rand.New(rand.NewPCG(o.Seed, 0x6b65796c616e6573))}
+		q.shelf = &shuffled{log: log{rich: o.Lease > 0}, rand: rand.New(rand.NewPCG(o.Seed, 0x6b65796c616e6573))}
 	default:
-		q.shelf = &ordered{}
+		q.shelf = &ordered{log: log{rich: o.Lease > 0}}
 	}
 	q.SetFault(o.Fault)
 	return q
@@ -144,7 +144,7 @@ func (q *Queue) Messages() []transport.Message {
 	defer q.mu.Unlock()
 	q.sweep()
 	ms := make([]transport.Message, 0, q.ready)
-	q.shelf.each(func(e *entry) { ms = append(ms, e.msg) })
+	q.shelf.each(func(e *entry) { ms = append(ms, e.message(q.b)) })
 	q.changed()
 	return ms
 }

@@ -178,8 +178,8 @@ func (r *receiver) take(reply Reply) ([]*transport.Delivery, error) {
 	}
 	for i, e := range r.found {
 		ds[i] = r.handOut(e, now)
-		r.found[i] = nil
 	}
+	clear(r.found)
 	q.changed() // what is left may be somebody else's, and leases have begun
 	return ds, nil
 }
@@ -201,21 +201,27 @@ func (r *receiver) handOut(e *entry, now int64) *transport.Delivery {
 	if s.leases != nil {
 		lease = &s.leases[s.n]
 		until := now + int64(q.opts.Lease)
-		lease.Extend(q.b.base.Add(time.Duration(until)))
+		lease.Extend(q.b.at(until))
 		q.wakeAt(e, until)
-		h.since = now
-	} else if e.alarm > 0 {
+		e.more.since, e.more.holder = now, h
+	} else if e.more != nil && e.more.alarm > 0 {
 		q.wakeAt(e, 0) // a TTL; it counts again when the message comes back
 	}
 	s.n++
 	d := r.alloc.New(lease, h)
-	h.e, h.d, h.r = e, d, r
-	e.holder = h
-	d.Message, d.Count, d.Epoch = e.msg, e.count, r.epoch
+	e.turn++
+	h.e, h.d, h.turn = e, d, e.turn
+	d.ID, d.Key, d.Body, d.Enqueued = e.id, e.key, e.body, q.b.at(e.enqueued)
+	d.Count, d.Epoch = int(e.count), r.epoch
 	if !q.opts.Shuffle {
-		d.Group = e.msg.Key
+		d.Group = e.key
 	}
-	d.Sequence = e.sequence
+	if e.props != nil {
+		e.addProps(&d.Message)
+	}
+	if e.more != nil {
+		d.Sequence = e.more.sequence
+	}
 	if q.opts.CountsOnReturn {
 		e.count++
 	}
@@ -305,7 +311,7 @@ func (r *receiver) end(err error, counted bool) (ds []*transport.Delivery, first
 				ds = append(ds, h.d)
 				continue
 			case h.state.Load() == settling:
-				// Its Settle finds that h isn't the holder any more.
+				// Its Settle finds that it isn't out any more.
 			case h.state.CompareAndSwap(failed, lost):
 			default:
 				continue

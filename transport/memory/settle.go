@@ -9,7 +9,7 @@ import (
 // Settle implements transport.Receiver.
 func (r *receiver) Settle(d *transport.Delivery, o transport.Outcome) {
 	h, ok := transport.HandleOf(d).(*held)
-	if !ok || h.r != r {
+	if !ok || d.Epoch != r.epoch {
 		r.sink.Settled(d, o, errLost(r.q.name, "the delivery belongs to another receiver"))
 		return
 	}
@@ -67,7 +67,7 @@ func (r *receiver) apply(h *held, o transport.Outcome) error {
 		return nil // the reply to an earlier try was lost
 	}
 	e := h.e
-	if e.holder != h {
+	if !h.out() {
 		return errLost(q.name, "the lease has lapsed, or its link is gone")
 	}
 	switch o.Kind {

@@ -21,17 +21,26 @@ type shelf interface {
 }
 
 // log allocates entries, chunkSize at a time.
-type log struct{ tail *chunk }
+type log struct {
+	tail *chunk
+	rich bool // every entry needs a more
+}
 
 func (l *log) add(string) *entry {
 	if l.tail == nil || l.tail.n == chunkSize {
 		c := &chunk{}
+		if l.rich {
+			c.more = make([]more, chunkSize)
+		}
 		if l.tail != nil {
 			l.tail.next = c
 		}
 		l.tail = c
 	}
 	e := &l.tail.items[l.tail.n]
+	if l.rich {
+		e.more = &l.tail.more[l.tail.n]
+	}
 	l.tail.n++
 	return e
 }

@@ -3,7 +3,6 @@ package memory
 import (
 	"fmt"
 	"maps"
-	"time"
 
 	"github.com/keylanes/keylanes/transport"
 )
@@ -15,14 +14,15 @@ func (q *Queue) store(m *transport.Message, now int64) {
 	e := q.shelf.add(m.Key)
 	q.seq++
 	q.stats.Published++
-	e.msg, e.seq = *m, q.seq
-	e.msg.Delay, e.msg.TTL, e.msg.Native = 0, 0, nil
-	e.msg.Enqueued = q.b.base.Add(time.Duration(now))
+	e.seq, e.enqueued, e.id, e.key, e.body = q.seq, now, m.ID, m.Key, m.Body
+	if m.ContentType != "" || m.CorrelationID != "" || m.ReplyTo != "" || m.Headers != nil {
+		e.props = &props{m.ContentType, m.CorrelationID, m.ReplyTo, m.Headers}
+	}
 	if q.opts.FIFO {
-		e.sequence = fmt.Sprintf("%020d", q.seq)
+		e.extra().sequence = fmt.Sprintf("%020d", q.seq)
 	}
 	if m.TTL > 0 {
-		e.expires = now + int64(m.TTL)
+		e.extra().expires = now + int64(m.TTL)
 	}
 	if m.Delay > 0 {
 		e.place = waiting
@@ -32,31 +32,32 @@ func (q *Queue) store(m *transport.Message, now int64) {
 	}
 	e.place = ready
 	q.ready++
-	if e.expires != 0 {
-		q.wakeAt(e, e.expires)
-	}
+	q.wakeAt(e, e.expires())
 	q.shelf.fresh(e)
 }
 
 // shelve makes e ready, unless its time to live is over or it was handed out
 // too often.
 func (q *Queue) shelve(e *entry, now int64) {
+	expires := e.expires()
 	switch {
-	case e.expires != 0 && e.expires <= now:
+	case expires != 0 && expires <= now:
 		q.expire(e)
-	case q.opts.MaxReceives > 0 && e.count >= q.opts.MaxReceives:
+	case q.opts.MaxReceives > 0 && int(e.count) >= q.opts.MaxReceives:
 		q.deadLetter(e, ReasonMaxReceives, fmt.Sprintf("handed out %d times", e.count))
 	default:
 		e.place = ready
 		q.ready++
-		q.wakeAt(e, e.expires)
+		q.wakeAt(e, expires)
 		q.shelf.put(e)
 	}
 }
 
 // giveBack ends e's hand-out. counted says that it was a failed attempt.
 func (q *Queue) giveBack(e *entry, counted bool, delay int64) {
-	e.holder = nil
+	if e.more != nil {
+		e.more.holder = nil
+	}
 	if counted && !q.opts.CountsOnReturn {
 		e.count++
 	}
@@ -73,12 +74,12 @@ func (q *Queue) giveBack(e *entry, counted bool, delay int64) {
 
 // lapse takes e from a holder whose lease is over.
 func (q *Queue) lapse(e *entry) {
-	h := e.holder
+	h := e.more.holder
 	if h == nil {
 		return
 	}
-	// A settlement that is being tried again finds that h isn't the holder
-	// any more.
+	// A settlement that is being tried again finds that its message isn't
+	// out with h any more.
 	h.state.CompareAndSwap(isHeld, lapsed)
 	q.stats.Lapsed++
 	q.giveBack(e, true, 0)
@@ -86,7 +87,10 @@ func (q *Queue) lapse(e *entry) {
 
 // forget takes e out for good.
 func (q *Queue) forget(e *entry) {
-	e.place, e.holder = gone, nil
+	e.place = gone
+	if e.more != nil {
+		e.more.holder = nil
+	}
 	q.wakeAt(e, 0)
 	q.shelf.drop(e)
 }
@@ -98,7 +102,7 @@ func (q *Queue) expire(e *entry) {
 
 // deadLetter moves e to the dead-letter queue.
 func (q *Queue) deadLetter(e *entry, reason, description string) {
-	m := e.msg
+	m := e.message(q.b)
 	m.Headers = maps.Clone(m.Headers)
 	if m.Headers == nil {
 		m.Headers = map[string]any{}
