@@ -64,6 +64,8 @@ func askDone(ctx context.Context, root *actor.RootContext, pid *actor.PID, messa
 	return done.Err
 }
 
+type gone struct{}
+
 // ask sends message and waits for the answer and, with untilGone, for the end of
 // the actor after it. An actor of its own asks, since a future can't be waited
 // for together with a context, and misses an actor that stops meanwhile.
@@ -89,6 +91,10 @@ func ask(ctx context.Context, root *actor.RootContext, pid *actor.PID, message a
 			c.Watch(pid)
 			c.Request(pid, message)
 		case *actor.Terminated:
+			// A system message, which overtakes an answer that was sent before
+			// the actor stopped: look again behind what is in the mailbox.
+			c.Send(c.Self(), &gone{})
+		case *gone:
 			if reply == nil {
 				give(answer{err: ErrNotRunning})
 				return
