@@ -144,3 +144,107 @@ func BenchmarkReceive(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+const publishBatch = 1000
+
+// BenchmarkPublishRaw is the best loop on the plain client: sends one after the
+// other, outcomes awaited beside it.
+func BenchmarkPublishRaw(b *testing.B) {
+	url := brokerURL(b)
+	queue := "app.bench.praw." + fmt.Sprint(time.Now().UnixNano())
+	ctx := context.Background()
+	c, err := goamqp.Dial(ctx, url, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.NewSession(ctx, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := s.NewSender(ctx, queue, &goamqp.SenderOptions{TargetCapabilities: []string{"queue"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	body := make([]byte, 512)
+	receipts := make(chan goamqp.SendReceipt, publishBatch)
+	done := make(chan struct{})
+	b.ReportAllocs()
+	b.ResetTimer()
+	began, used := time.Now(), cpu()
+	go func() {
+		defer close(done)
+		for r := range receipts {
+			if st, err := r.Wait(ctx); err != nil {
+				b.Error(err)
+			} else if _, ok := st.(*goamqp.StateAccepted); !ok {
+				b.Errorf("%T", st)
+			}
+		}
+	}()
+	for i := range b.N {
+		group := fmt.Sprint("g", i%64)
+		r, err := out.SendWithReceipt(ctx, &goamqp.Message{
+			Header:     &goamqp.MessageHeader{Durable: os.Getenv("DURABLE") != "", Priority: 4},
+			Properties: &goamqp.MessageProperties{GroupID: &group},
+			Data:       [][]byte{body},
+		}, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		receipts <- r
+	}
+	close(receipts)
+	<-done
+	report(b, began, used)
+}
+
+// BenchmarkPublish is the same by this transport, 1000 messages a call.
+func BenchmarkPublish(b *testing.B) {
+	url := brokerURL(b)
+	queue := "app.bench.pown." + fmt.Sprint(time.Now().UnixNano())
+	p, err := amqp.Publisher(url, queue, &amqp.PublisherOptions{NonDurable: os.Getenv("DURABLE") == ""})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	body := make([]byte, 512)
+	b.ReportAllocs()
+	b.ResetTimer()
+	began, used := time.Now(), cpu()
+	for n := 0; n < b.N; n += publishBatch {
+		ms := make([]transport.Message, min(publishBatch, b.N-n))
+		for i := range ms {
+			ms[i] = transport.Message{Key: fmt.Sprint("g", i%64), Body: body}
+		}
+		if err := p.Publish(ctx, ms...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	report(b, began, used)
+	b.StopTimer()
+	if err := p.Close(ctx); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkPublishOneByOne waits for each confirmation.
+func BenchmarkPublishOneByOne(b *testing.B) {
+	url := brokerURL(b)
+	p, err := amqp.Publisher(url, "app.bench.pone."+fmt.Sprint(time.Now().UnixNano()), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	m := transport.Message{Body: make([]byte, 512)}
+	began, used := time.Now(), cpu()
+	for b.Loop() {
+		if err := p.Publish(ctx, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+	report(b, began, used)
+	if err := p.Close(ctx); err != nil {
+		b.Fatal(err)
+	}
+}
