@@ -92,7 +92,8 @@ type pumpLoop struct {
 
 	mu     sync.Mutex
 	now    orders
-	cancel context.CancelFunc // interrupts what the loop waits for
+	ctx    context.Context    // what the loop waits with
+	cancel context.CancelFunc // ends it
 
 	// The loop's own.
 	epochs   uint64
@@ -120,16 +121,18 @@ func (l *pumpLoop) orders() orders {
 }
 
 // interruptible gives a context that the next order ends. An order that came
-// since seen was read ends it at once.
-func (l *pumpLoop) interruptible(seen orders) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
+// since seen was read ends it at once. It is used again until an order has ended
+// it, so that a receive costs no context.
+func (l *pumpLoop) interruptible(seen orders) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cancel = cancel
-	if l.now != seen {
-		cancel()
+	if l.ctx == nil || l.ctx.Err() != nil {
+		l.ctx, l.cancel = context.WithCancel(context.Background())
 	}
-	return ctx, cancel
+	if l.now != seen {
+		l.cancel()
+	}
+	return l.ctx
 }
 
 func (l *pumpLoop) run() {
@@ -168,8 +171,7 @@ func (l *pumpLoop) run() {
 func (l *pumpLoop) open(o orders) *epoch {
 	t := l.t
 	e := newEpoch(t, l.epochs+1)
-	ctx, cancel := l.interruptible(o)
-	defer cancel()
+	ctx := l.interruptible(o)
 	rcv, err := t.src.Open(ctx, e)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -246,27 +248,21 @@ func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
 			l.t.send(l.t.subscription, &intakeEnded{})
 			fallthrough
 		case o.noIntake:
-			ctx, cancel := l.interruptible(o)
-			l.await(ctx, 0)
-			cancel()
+			l.await(l.interruptible(o), 0)
 			continue
 		case o.resetting:
 			return nil, false
 		case o.held:
-			ctx, cancel := l.interruptible(o)
-			l.await(ctx, 0)
-			cancel()
+			l.await(l.interruptible(o), 0)
 			continue
 		}
 		e.flush()
-		ctx, cancel := l.interruptible(o)
+		ctx := l.interruptible(o)
 		if !l.room(ctx) {
-			cancel()
 			continue
 		}
 		ds, err := e.rcv.Receive(ctx)
 		interrupted := ctx.Err() != nil
-		cancel()
 		l.forward(e, ds)
 		var temporary *transport.TemporaryError
 		switch {
@@ -276,9 +272,7 @@ func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
 			faults++
 			wait := receiveBackoff.Delay(faults, rand.Uint64())
 			l.t.send(l.t.subscription, &openFailed{err: err, wait: wait})
-			ctx, cancel := l.interruptible(o)
-			l.await(ctx, wait)
-			cancel()
+			l.await(l.interruptible(o), wait)
 		case interrupted && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 			// an order came
 		default:
@@ -418,9 +412,7 @@ func (l *pumpLoop) finish(e *epoch) {
 	if e == nil {
 		t.send(t.subscription, &intakeEnded{})
 		for o := l.orders(); !o.closing; o = l.orders() {
-			ctx, cancel := l.interruptible(o)
-			l.await(ctx, 0)
-			cancel()
+			l.await(l.interruptible(o), 0)
 		}
 		t.send(t.subscription, &pumpClosed{})
 		return
