@@ -147,13 +147,16 @@ func (r *receiver) giveBack(ctx context.Context, rcs []*receipt) (left int) {
 }
 
 // giveBackStream gives back one call after the other. What fails is tried again
-// before anything later.
+// before anything later, so that a head goes in the call of its last successors
+// or after them. (In one call it may become visible before a successor that
+// failed; SQS then hands out the group up to that successor and no further.)
 func (r *receiver) giveBackStream(ctx context.Context, rcs []*receipt) (left int) {
+	size := maxBatch
 	for tries := 0; len(rcs) > 0; {
 		if ctx.Err() != nil {
 			return left + len(rcs)
 		}
-		batch := rcs[:min(len(rcs), maxBatch)]
+		batch := rcs[:min(len(rcs), size)]
 		cctx, cancel := context.WithTimeout(ctx, r.opts.CallTimeout)
 		entries, err := r.changeVisibility(cctx, batch, func(*receipt) int32 { return 0 })
 		cancel()
@@ -175,10 +178,11 @@ func (r *receiver) giveBackStream(ctx context.Context, rcs []*receipt) (left int
 		}
 		rcs = append(again, rcs[len(batch):]...)
 		if len(again) == 0 {
-			tries = 0
+			tries, size = 0, maxBatch
 			continue
 		}
 		tries++
+		size = len(again)
 		wait := time.NewTimer(r.backoff(tries))
 		select {
 		case <-wait.C:

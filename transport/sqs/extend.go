@@ -66,7 +66,7 @@ func (k extender) taken(batch []*receipt) {
 }
 
 func (k extender) wanted(rc *receipt) bool {
-	return rc.state == stateHeld && rc.extension == extQueued && !k.r.closing
+	return rc.extension == extQueued && !k.r.closing
 }
 
 func (k extender) call(ctx context.Context, batch []*receipt) ([]error, error) {

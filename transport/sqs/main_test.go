@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -212,3 +213,14 @@ var (
 	giveUp  = transport.Outcome{Kind: transport.Return}
 	abandon = transport.Outcome{Kind: transport.Abandon}
 )
+
+// rounds is n, or what KEYLANES_SOAK says.
+func rounds(t testing.TB, n int) int {
+	if s := os.Getenv("KEYLANES_SOAK"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil {
+			t.Fatalf("KEYLANES_SOAK = %q: must be a number of rounds", s)
+		}
+	}
+	return n
+}
