@@ -1,0 +1,352 @@
+package plansim
+
+import (
+	"time"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// checkClaim: an item is never both claimed and taken back.
+func (w *world) checkClaim(h *hand, r *plan.Run) {
+	if h.claimed || h.run != r || h.item.State() != plan.Lent {
+		w.fail("claim", "a lane claims %v, which is %v, claimed %t, or lent again", h, h.item.State(), h.claimed)
+	}
+	if w.paused || w.drained || w.draining || w.resetting || w.halted {
+		w.fail("gate", "%v is claimed, but paused %t, draining %t, resetting %t, halted %t", h, w.paused, w.draining, w.resetting, w.halted)
+	}
+}
+
+// checkStart: the handlers of one key never overlap, and start in the order
+// handed out, each only when every earlier delivery of its key is decided.
+func (w *world) checkStart(h *hand) {
+	m := h.m
+	if h.group >= 0 {
+		if o := w.running[h.group]; o != nil {
+			w.fail("overlap", "%v starts while %v runs", h, o)
+		}
+		w.checkTurn(h)
+	} else if m.running > 0 && w.ids {
+		w.checkCopies(h)
+	}
+	if w.broker == standard || m.decided {
+		return
+	}
+	if w.mode == plan.Sequential && w.broker == stream {
+		if f := w.first[maxKeys]; f < m.index {
+			w.fail("order", "%v starts, and %v isn't decided", h, &w.msgs[f])
+		}
+	} else if h.group >= 0 && m.key >= 0 {
+		if f := w.first[m.key]; f < m.seq {
+			w.fail("order", "%v starts, and %v isn't decided", h, w.byKey[m.key][f])
+		}
+	}
+}
+
+// checkTurn: whatever came before h, is of its key and still held, is done.
+func (w *world) checkTurn(h *hand) {
+	for _, o := range w.held {
+		if o == h {
+			return
+		}
+		if o.group == h.group && !o.done {
+			w.fail("order", "%v starts before %v, which came earlier and is %v", h, o, o.item.State())
+		}
+	}
+	w.fail("order", "%v starts, and isn't held", h)
+}
+
+// checkCopies: a keyless message that is known by its id and comes again, because
+// its lease was lost, waits until its earlier handler has returned.
+func (w *world) checkCopies(h *hand) {
+	for _, o := range w.held {
+		if o.m == h.m && o.running && o.knownLost && o.lostAt < h.arrivedAt {
+			w.fail("overlap", "%v starts while %v, whose lease was lost, runs", h, o)
+		}
+	}
+}
+
+// checkDeadLetter: nothing is dead-lettered that wasn't seen to fail, and nothing
+// for exhausted attempts without evidence that anything works.
+func (w *world) checkDeadLetter(h *hand) {
+	m := h.m
+	if h.dir.Action != supervision.ActionDeadLetter {
+		w.fail("dead-letter", "%v is dead-lettered, its directive is %v", h, h.dir.Action)
+	}
+	if !m.seen {
+		w.fail("dead-letter", "%v is dead-lettered, and never failed here", h)
+	}
+	if h.tries > 0 || !h.dir.Exhausted || m.unsure || w.outageAfter <= 0 || w.at-m.firstFailed >= int64(w.outageAfter) {
+		return
+	}
+	w.sweep()
+	if w.accounted <= m.mark {
+		w.fail("evidence", "%v is dead-lettered %v after its first failure, and nothing has succeeded since",
+			h, time.Duration(w.at-m.firstFailed))
+	}
+}
+
+// checkBehind: what is held behind a delivery of a group goes back before it, and
+// not while the one whose lease was lost still runs.
+func (w *world) checkBehind(h *hand, how transport.OutcomeKind) {
+	if w.broker != fifo || h.group < 0 || h.m.key < 0 {
+		return
+	}
+	if o := w.running[h.group]; o != nil && o.m.key == h.m.key && o.m.seq < h.m.seq && o.knownLost {
+		w.fail("void", "%v goes back (%v) while %v, whose lease was lost, runs", h, how, o)
+	}
+	if h.m.held > 1 {
+		return
+	}
+	for _, o := range w.held {
+		if o.m.key == h.m.key && o.m.seq > h.m.seq && !o.settled && !o.knownLost {
+			w.fail("reverse", "%v goes back (%v) before its successor %v", h, how, o)
+		}
+	}
+}
+
+// atRest: nothing runs, apart from what was replaced, and nothing can start.
+func (w *world) atRest(what string) {
+	for i := range w.lanes {
+		l := &w.lanes[i]
+		if l.cur != nil {
+			w.fail("rest", "%s: lane %d runs %v", what, i, l.cur)
+		}
+		if l.out > 0 {
+			w.fail("rest", "%s: lane %d has %d runs", what, i, l.out)
+		}
+	}
+	if len(w.copying) > 0 {
+		w.fail("rest", "%s: %v is being copied", what, w.copying[0])
+	}
+}
+
+// sweep drops what the planner has forgotten, each with a reason, and counts the
+// successes among it.
+func (w *world) sweep() {
+	n := 0
+	for _, h := range w.held {
+		if h.item.State() != plan.Gone {
+			w.held[n] = h
+			n++
+			continue
+		}
+		switch {
+		case h.done:
+			w.accounted++
+		case h.settled:
+		case h.knownLost && !h.running && !h.copies:
+		default:
+			w.fail("lost message", "the planner has forgotten %v: running %t, copying %t, lease lost %t", h, h.running, h.copies, h.knownLost)
+		}
+		h.held = false
+		h.m.held--
+	}
+	w.held = w.held[:n]
+}
+
+// census is a slow count of what the planner holds.
+type census struct {
+	queued, parked, copying, stuck, lentFree, keyless int
+	group                                             [maxKeys]struct {
+		queued, lent, held int
+		barred             bool
+	}
+}
+
+// checkAll compares the planner with the books.
+func (w *world) checkAll() {
+	w.sweep()
+	var c census
+	i := 0
+	w.p.Held(func(it *plan.Item) bool {
+		if i == len(w.held) || w.held[i].item != it {
+			w.fail("held", "the planner holds %v at place %d, the books say otherwise", handOf(it), i)
+		}
+		w.count(&c, w.held[i])
+		i++
+		return true
+	})
+	if i != len(w.held) {
+		w.fail("held", "the planner has forgotten %v", w.held[i])
+	}
+	w.checkCounts(&c)
+	if !w.paused && !w.draining && !w.resetting && !w.halted {
+		w.checkWork(&c)
+	}
+	w.checkGates(&c)
+}
+
+func (w *world) count(c *census, h *hand) {
+	s, k := h.item.State(), h.group
+	if h.item.Lost() != h.knownLost {
+		w.fail("lost", "%v: the planner says lost %t, it was told %t", h, h.item.Lost(), h.knownLost)
+	}
+	if s != plan.Lent && h.claimed != (s == plan.Stuck) {
+		w.fail("state", "%v is %v, but claimed %t", h, s, h.claimed)
+	}
+	bars := false
+	switch s {
+	case plan.Queued:
+		c.queued++
+		if k < 0 {
+			c.keyless++
+		} else {
+			c.group[k].queued++
+		}
+	case plan.Lent:
+		bars = h.knownLost
+		if k >= 0 {
+			c.group[k].lent++
+		}
+		if !h.claimed && !h.done && (k < 0 || w.mode == plan.PerKey) {
+			c.lentFree++
+		}
+	case plan.Stuck:
+		bars = true
+		c.stuck++
+	case plan.Parked, plan.CopyWait, plan.AbandonWait, plan.Pinned:
+		bars = true
+		c.parked++
+		if h.item.Due() == 0 && s != plan.Pinned {
+			w.fail("timers", "%v is %v without a timer", h, s)
+		}
+	case plan.Copying:
+		bars = true
+		c.copying++
+		if !h.copies {
+			w.fail("copy", "%v is being copied, as the planner says", h)
+		}
+	case plan.Abandoning:
+		bars = true
+		w.beginReset()
+	case plan.Deciding:
+		w.fail("ask", "%v is undecided after its event", h)
+	}
+	if k >= 0 {
+		c.group[k].held++
+		c.group[k].barred = c.group[k].barred || bars
+	}
+}
+
+// beginReset: an epoch is to end, no sooner than a second after the last time.
+func (w *world) beginReset() {
+	if w.resetting {
+		return
+	}
+	w.resetting = true
+	if w.at-w.lastReset < int64(time.Second) {
+		w.fail("reset", "an epoch reset %v after the last", time.Duration(w.at-w.lastReset))
+	}
+	w.lastReset = w.at
+}
+
+func (w *world) checkCounts(c *census) {
+	s := w.p.Snapshot()
+	runnable, keys, busy := c.keyless, 0, 0
+	for k := range w.keys {
+		g := &c.group[k]
+		if !g.barred && !w.pinned[k] {
+			runnable += g.queued
+		}
+		if (g.held > 0 || w.pinned[k]) && w.mode != plan.Sequential {
+			keys++
+		}
+	}
+	for i := range w.lanes {
+		if w.lanes[i].out > 0 {
+			busy++
+		}
+	}
+	if s.Held != len(w.held) || s.Queued != c.queued || s.Runnable != runnable || s.Parked != c.parked ||
+		s.Copying != c.copying || s.Stuck != c.stuck || s.Keys != keys || s.LanesBusy != busy || s.Outage != w.outage {
+		w.fail("counts", "the snapshot says %+v, but held %d, queued %d, runnable %d, parked %d, copying %d, stuck %d, keys %d, lanes busy %d, outage %t",
+			s, len(w.held), c.queued, runnable, c.parked, c.copying, c.stuck, keys, busy, w.outage)
+	}
+	if w.p.Runnable() != runnable || w.p.Busy() != (busy > 0) {
+		w.fail("counts", "Runnable %d, want %d; Busy %t, want %t", w.p.Runnable(), runnable, w.p.Busy(), busy > 0)
+	}
+}
+
+// checkWork: nothing that could start waits while a lane that could take it
+// idles, apart from the probing of an outage and the timer of a steal.
+func (w *world) checkWork(c *census) {
+	idle := -1
+	for i := range w.lanes {
+		if w.lanes[i].out == 0 {
+			idle = i
+			break
+		}
+	}
+	if idle < 0 {
+		return
+	}
+	anywhere, lane, key := c.keyless > 0, -1, -1
+	for k := range w.keys {
+		g := &c.group[k]
+		if g.queued == 0 || g.barred || w.pinned[k] {
+			continue
+		}
+		switch w.mode {
+		case plan.PerKey:
+			if g.lent == 0 {
+				anywhere, key = true, k
+			}
+		case plan.ByKey:
+			if i := laneOf(k, w.scenario.lanes); w.lanes[i].out == 0 {
+				lane, key = i, k
+			}
+		case plan.Sequential:
+			anywhere, key = true, k
+		}
+	}
+	switch waits := anywhere || lane >= 0; {
+	case waits && !w.outage:
+		w.fail("work", "lane %d idles, and something of key %q (or keyless %d) waits for it", max(lane, idle), keyName(key), c.keyless)
+	case waits && w.outage:
+		w.dueWithin(250*time.Millisecond, "an outage's probe")
+	case c.lentFree > 0 && !w.outage:
+		w.dueWithin(time.Millisecond, "a steal")
+	}
+}
+
+func (w *world) dueWithin(d time.Duration, what string) {
+	if at := w.p.NextTimer(); at == 0 || at > w.at+int64(d) {
+		w.fail("work", "a lane idles while others have work for it, and the timer for %s is at %v, now %v", what, time.Duration(at), time.Duration(w.at))
+	}
+}
+
+// checkGates: a reset and a drain go on as soon as nothing runs.
+func (w *world) checkGates(c *census) {
+	if !w.resetting && !w.draining {
+		return
+	}
+	for i := range w.lanes {
+		if w.lanes[i].out > 0 {
+			return
+		}
+	}
+	if c.copying > 0 {
+		return
+	}
+	if w.resetting && !w.endSent {
+		w.fail("reset", "nothing runs, and the epoch isn't ended")
+	}
+	if w.draining && !w.drained {
+		w.fail("drain", "nothing runs, and the drain isn't reported")
+	}
+}
+
+// laneOf is a table: hashing each time would be most of a check.
+func laneOf(k, lanes int) int { return laneTable[lanes][k] }
+
+var laneTable [maxLanes + 1][maxKeys]int
+
+func init() {
+	for n := 1; n <= maxLanes; n++ {
+		for k := range maxKeys {
+			laneTable[n][k] = plan.LaneOf(keyNames[k], n)
+		}
+	}
+}

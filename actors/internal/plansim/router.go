@@ -1,0 +1,237 @@
+package plansim
+
+import (
+	"time"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// policy says what follows h's failure. It is asked as the router asks: at once,
+// within the event that reported the failure.
+type policy func(w *world, h *hand) supervision.Directive
+
+// time is what the router reads off its clock for the next event.
+func (w *world) time() int64 {
+	w.events++
+	t := w.now - w.behind
+	w.at, w.behind = max(w.at, t), 0
+	return t
+}
+
+// pumped brings the router what the pump sent first.
+func (w *world) pumped() bool {
+	if len(w.pump) == 0 {
+		return false
+	}
+	e := w.pump[0]
+	w.pump = append(w.pump[:0], w.pump[1:]...)
+	switch e.kind {
+	case arrived:
+		if w.story != nil {
+			w.tell("%v arrive", w.names(e.from, e.to))
+		}
+		for i := e.from; i < e.to; i++ {
+			h := &w.hands[i]
+			h.held, h.arrivedAt = true, w.events+1
+			if h.m.held++; h.m.held > 1 && h.group < 0 || !w.ids {
+				h.m.unsure = true
+			}
+			w.held = append(w.held, h)
+		}
+		w.apply(w.p.Arrive(w.time(), w.items[e.from:e.to]))
+	case epochEnded:
+		w.tell("epoch %d has ended", e.epoch)
+		for _, h := range w.held {
+			if h.d.Epoch <= e.epoch && !h.knownLost {
+				h.knownLost, h.lostAt = true, w.events+1
+			}
+		}
+		w.resetting, w.endSent = false, false
+		w.apply(w.p.EpochEnded(w.time(), e.epoch))
+	case acceptLost:
+		w.tell("the accept of %v, whose copy is confirmed, was lost", e.h)
+		e.h.m.copied = true
+		w.acceptLost(e.h)
+	}
+	return true
+}
+
+// lost brings the router the news of a lost lease.
+func (w *world) lost() bool {
+	if len(w.losses) == 0 {
+		return false
+	}
+	n := 1
+	if len(w.losses) > 1 && w.r.n(2) == 0 {
+		n = 2
+	}
+	var ds [2]*transport.Delivery
+	for i := range n {
+		h := w.losses[i]
+		ds[i] = &h.d
+		w.tell("the router hears that %v's lease is lost", h)
+		if h.held && !h.knownLost {
+			h.knownLost, h.lostAt = true, w.events+1
+		}
+	}
+	w.losses = append(w.losses[:0], w.losses[n:]...)
+	w.apply(w.p.Lost(w.time(), ds[:n]))
+	return true
+}
+
+// reported brings the router a lane's report, and asks the policy if need be.
+// A panic's report overtakes the others.
+func (w *world) reported(crash bool, ask policy) bool {
+	q := &w.reports
+	if crash {
+		q = &w.crashes
+	}
+	if len(*q) == 0 {
+		return false
+	}
+	r := (*q)[0]
+	*q = append((*q)[:0], (*q)[1:]...)
+	w.tell("the router hears what became of lane %d's run", r.Lane)
+	l := &w.lanes[r.Lane]
+	current := r.Gen == w.p.Gen(r.Lane)
+	w.ask, w.wasAsked, w.failing = ask, false, nil
+	w.release(l, r, current)
+	lane, bad := r.Lane, r.Finished > 0 && r.Verdict != plan.VerdictOK
+	es := w.p.Done(w.time(), r)
+	w.apply(es)
+	if h := w.failing; h != nil && !w.wasAsked && !h.m.decided {
+		h.m.failures++ // seen, and remembered
+	}
+	if crash && current {
+		l.down = false
+		l.gen = w.p.Gen(lane)
+	} else if current && bad && l.cur == nil && l.run == nil && l.gen != w.p.Gen(lane) {
+		w.fail("generation", "lane %d is at generation %d after its failure, the planner at %d", lane, l.gen, w.p.Gen(lane))
+	}
+	return true
+}
+
+// release notes what a report says, before the planner hears it.
+func (w *world) release(l *lane, r *plan.Run, current bool) {
+	if current {
+		l.out--
+	}
+	for i := range r.Finished {
+		it := r.Items[i]
+		if it == nil {
+			continue // accounted before
+		}
+		h := handOf(it)
+		if h.run == r {
+			h.claimed = false
+		}
+	}
+	if r.Finished == 0 || r.Verdict == plan.VerdictOK {
+		return
+	}
+	if current {
+		l.out = 0
+	}
+	it := r.Items[r.Finished-1]
+	if it == nil {
+		return
+	}
+	h := handOf(it)
+	if !h.held {
+		return
+	}
+	if r.Verdict != plan.VerdictFailed {
+		if !h.knownLost {
+			h.knownLost, h.lostAt = true, w.events+1
+		}
+		return
+	}
+	w.failing = h
+	h.m.seen = true
+}
+
+// copied tells the router how a dead-letter copy went.
+func (w *world) copied(i int, ok bool) bool {
+	if i >= len(w.copying) {
+		return false
+	}
+	h := w.copying[i]
+	w.copying = append(w.copying[:i], w.copying[i+1:]...)
+	h.copies = false
+	if ok {
+		w.tell("the copy of %v is confirmed", h)
+		h.confirmed = true
+		h.mayAccept = true
+		if h.knownLost {
+			h.m.copied = true
+		}
+		w.decide(h.m)
+	} else {
+		w.tell("the copy of %v fails", h)
+		h.tries++
+	}
+	w.apply(w.p.Copied(w.time(), h.item, ok, h.tries))
+	return true
+}
+
+func (w *world) acceptLost(h *hand) { w.p.AcceptLost(&h.d) }
+
+// tick lets the planner's timers fire. Then nothing may be due any more: the
+// router would be called for ever.
+func (w *world) tick() bool {
+	w.tell("tick")
+	w.apply(w.p.Tick(w.time()))
+	if at := w.p.NextTimer(); at != 0 && at <= w.at {
+		w.fail("timers", "after a tick at %v the next timer is at %v", time.Duration(w.at), time.Duration(at))
+	}
+	return true
+}
+
+func (w *world) pause() bool {
+	w.tell("pause")
+	w.paused = true
+	w.apply(w.p.Pause(w.time()))
+	return true
+}
+
+func (w *world) resume() bool {
+	w.tell("resume")
+	w.paused = false
+	w.apply(w.p.Resume(w.time()))
+	return true
+}
+
+func (w *world) drain() bool {
+	w.tell("drain")
+	w.draining = true
+	w.apply(w.p.Drain(w.time()))
+	return true
+}
+
+// unpark lets a key go on, or, with skip, without its head.
+func (w *world) unpark(group int, skip bool) bool {
+	w.tell("unpark %q, skip %t", keyName(group), skip)
+	standing, parked := w.pinned[group], false
+	for _, h := range w.held {
+		if h.group != group {
+			continue
+		}
+		switch h.item.State() {
+		case plan.Parked, plan.Pinned, plan.AbandonWait, plan.CopyWait:
+			parked = true
+			h.notBefore = 0
+			if skip {
+				h.mayAccept, h.dir.Park = true, false
+			}
+		}
+	}
+	w.pinned[group] = false
+	es, found := w.p.Unpark(w.time(), keyName(group), skip)
+	w.apply(es)
+	if found != (parked || standing) {
+		w.fail("unpark", "Unpark of %q says %t, parked %t, pinned %t", keyName(group), found, parked, standing)
+	}
+	return true
+}

@@ -1,0 +1,45 @@
+package plansim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+)
+
+// story collects what happens, one line each.
+type story struct{ lines []string }
+
+func (s *story) tell(w *world, format string, args ...any) {
+	s.lines = append(s.lines, fmt.Sprintf("%12v  ", time.Duration(w.now))+fmt.Sprintf(format, args...))
+}
+
+func (s *story) String() string { return strings.Join(s.lines, "\n") }
+
+func (w *world) names(from, to int) string {
+	var b strings.Builder
+	for i := from; i < to; i++ {
+		fmt.Fprintf(&b, "%v ", &w.hands[i])
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func runNames(r *plan.Run) string {
+	var b strings.Builder
+	for _, it := range r.Items[:r.N] {
+		fmt.Fprintf(&b, "%v ", handOf(it))
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func flags(d supervision.Directive) string {
+	s := ""
+	for name, set := range map[string]bool{", uncounted": d.Uncounted, ", restart the lane": d.RestartLane, ", park": d.Park, ", exhausted": d.Exhausted} {
+		if set {
+			s += name
+		}
+	}
+	return s
+}
