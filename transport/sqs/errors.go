@@ -138,7 +138,7 @@ func classOf(err error) class {
 // *transport.FatalError with its fix; others stay as they are.
 func explain(op string, err error) error {
 	fix := ""
-	switch classify(err) {
+	switch classOf(err) {
 	case classNoQueue:
 		fix = "create the queue, or check its name, the account and the client's region"
 	case classDenied:

@@ -171,7 +171,7 @@ type send struct {
 	failures  int       // calls that failed in a row
 	hold      time.Time // no call before
 	err       error     // the first that is final
-	giveUp    time.Time // when retrying ends; zero: nothing has failed
+	giveUp    time.Time // when retrying ends; zero: nothing has failed since the last success
 }
 
 // sent is the reply to one call.
@@ -307,6 +307,9 @@ func (s *send) reply(r sent) {
 	} else {
 		s.failures++
 		s.hold = now.Add(sendBackoff(s.failures))
+	}
+	if r.err == nil && slices.Contains(r.errs, nil) {
+		s.giveUp = time.Time{}
 	}
 	var again []*outgoing
 	for i, o := range r.batch {
