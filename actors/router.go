@@ -413,8 +413,8 @@ func (r *router) unpark(m *Unpark) {
 func (r *router) settleDown() {
 	t := r.t
 	s := r.planner.Runnable()
-	before := t.runnable.Swap(int64(s))
-	if t.traits.LeaseExpires && int64(s) < before {
+	t.runnable.Store(int64(s))
+	if t.traits.LeaseExpires && int64(s)+t.inbound.Load() < int64(t.traits.MaxReceive) {
 		select {
 		case t.wake <- struct{}{}:
 		default:
