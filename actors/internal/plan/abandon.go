@@ -110,9 +110,10 @@ func (p *Planner) checkQuiet() {
 // restart gives lane i a new incarnation. What it was lent goes back; a lane
 // that runs something is left alone, since it was restarted already.
 func (p *Planner) restart(i int) {
+	p.clawLane(i) // before the question whether it runs something: it can't begin to
 	l := &p.lanes[i]
 	for j := range l.out {
-		if l.runs[j].Claw() > l.runs[j].acc {
+		if l.runs[j].Claimed() > l.runs[j].acc {
 			return
 		}
 	}
@@ -141,8 +142,12 @@ func (p *Planner) Replace(now int64, i int) ([]Effect, *Item) {
 	for j := l.out - 1; j >= 0; j-- {
 		r := l.runs[j]
 		p.takeBack(r)
-		if r.acc < r.Claimed() {
+		switch {
+		case r.acc == r.Claimed():
+		case stuck == nil:
 			stuck = r.Items[r.acc]
+		default: // the lane went on from this run to a later one: it is done
+			p.accountNext(r)
 		}
 	}
 	if stuck == nil {
@@ -172,28 +177,30 @@ func (p *Planner) noteFailure() {
 	if p.outage || p.streak < max(16, 4*len(p.lanes)) {
 		return
 	}
-	p.outage = true
 	p.clawAll()
+	if p.streak == 0 { // something has succeeded, it just wasn't reported yet
+		return
+	}
+	p.outage = true
 	for i := range p.lanes {
 		p.lanes[i].probeAt = p.now + probeEvery
 	}
 	p.emit(Effect{Kind: Note, Note: NoteOutageBegan, Count: p.streak})
 }
 
-// endOutage lets everything go that waits for its retry: what it waited for is
-// back.
+// endOutage makes everything due that waits for its retry: what it waited for is
+// back. The timers fire at the end of the event: one may end the epoch, and claw
+// back the very run whose success is being accounted.
 func (p *Planner) endOutage() {
 	p.outage = false
 	p.emit(Effect{Kind: Note, Note: NoteOutageEnded})
-	for i := len(p.timers.h) - 1; i >= 0; i-- {
-		if it := p.timers.h[i]; it.state == Parked {
+	for _, it := range p.timers.h {
+		if it.state == Parked {
 			it.due = p.now
 		}
 	}
 	p.timers.rebuild()
-	for it := p.timers.peek(); it != nil && it.due <= p.now; it = p.timers.peek() {
-		p.fire(it)
-	}
+	p.recovered = true
 	p.allDirty()
 }
 

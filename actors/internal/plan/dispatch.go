@@ -152,6 +152,9 @@ func (l *lane) alternate() bool {
 
 func (p *Planner) take(r *Run, it *Item, k *key) {
 	p.queuedN--
+	if it.Attempt == 1 {
+		p.carry.inherit(it)
+	}
 	it.state, it.run = Lent, r
 	r.Items[r.N] = it
 	r.N++
@@ -255,11 +258,17 @@ func (p *Planner) clawLane(i int) {
 func (p *Planner) takeBack(r *Run) {
 	c := r.Claw()
 	p.takeBackFrom(r, c)
-	for ; r.acc < c-1; r.acc++ {
-		it := r.Items[r.acc]
-		r.Items[r.acc] = nil
-		p.succeeded(it)
+	for r.acc < c-1 {
+		p.accountNext(r)
 	}
+}
+
+// accountNext accounts for the next item of r, which was claimed and succeeded.
+func (p *Planner) accountNext(r *Run) {
+	it := r.Items[r.acc]
+	r.Items[r.acc] = nil
+	r.acc++
+	p.succeeded(it)
 }
 
 // takeBackFrom queues r's items from index n on again, the last one first.

@@ -83,6 +83,15 @@ type Item struct {
 // State says where the item is.
 func (it *Item) State() State { return it.state }
 
+// waits says that it waits for a timer, or for Unpark.
+func (it *Item) waits() bool {
+	switch it.state {
+	case Parked, CopyWait, AbandonWait, Pinned:
+		return true
+	}
+	return false
+}
+
 // Lost says whether its lease is gone.
 func (it *Item) Lost() bool { return it.lost }
 
@@ -111,8 +120,7 @@ type key struct {
 	// prev and next link it into a ring of ready keys, or the list of cold ones.
 	prev, next *key
 	in         *ring
-	// void holds successors that go back when the holder's handler has returned.
-	void []*Item
+	void       int // how many successors go back when the fencing handler has returned
 }
 
 // barred says that nothing of the key may start, whatever is queued.
@@ -122,7 +130,7 @@ func (k *key) barred() bool { return k.holder != nil || k.fences > 0 || k.pinned
 func (k *key) startable() bool { return k.n > 0 && !k.barred() }
 
 // idle says that the planner needs to know nothing of the key.
-func (k *key) idle() bool { return k.n == 0 && k.lent == 0 && len(k.void) == 0 && !k.barred() }
+func (k *key) idle() bool { return k.n == 0 && k.lent == 0 && k.void == 0 && !k.barred() }
 
 func (k *key) pushBack(it *Item) {
 	it.next = nil

@@ -59,7 +59,9 @@ func (p *Planner) lose(it *Item, group bool) {
 		// Claimed: its handler may be running. Whatever starts of its key, a
 		// copy of itself included, waits for that to end.
 		it.lost = true
-		p.fence(it)
+		if it.state == Lent { // a stuck one fences its key already
+			p.fence(it)
+		}
 		p.emit(Effect{Kind: Cancel, Item: it})
 		if group {
 			p.voidSuccessors(it)
@@ -70,13 +72,7 @@ func (p *Planner) lose(it *Item, group bool) {
 			p.voidSuccessors(it)
 		}
 	case Void:
-		k := it.k
-		for i, v := range k.void {
-			if v == it {
-				k.void = append(k.void[:i], k.void[i+1:]...)
-				break
-			}
-		}
+		it.k.void--
 		p.goneUndecided(it)
 	case Fenced:
 		c := p.copies[it.ID]
@@ -132,7 +128,7 @@ func (p *Planner) voidSuccessors(it *Item) {
 		next := from.next
 		p.unqueue(from)
 		from.state = Void
-		k.void = append(k.void, from)
+		k.void++
 		from = next
 	}
 	if k.fences == 0 {
@@ -142,15 +138,19 @@ func (p *Planner) voidSuccessors(it *Item) {
 }
 
 // releaseVoid gives a key's void successors back, the last one first: while an
-// earlier one is still out, the broker keeps the group to itself.
+// earlier one is still out, the broker keeps the group to itself. They are looked
+// for among all that is held, which has them in order whatever voided them.
 func (p *Planner) releaseVoid(k *key) {
-	if len(k.void) == 0 || k.fences > 0 {
+	if k.fences > 0 {
 		return
 	}
-	void := k.void
-	k.void = nil
-	for i := len(void) - 1; i >= 0; i-- {
-		p.giveBack(void[i])
+	for it := p.newest; it != nil && k.void > 0; {
+		older := it.older
+		if it.state == Void && it.k == k {
+			k.void--
+			p.giveBack(it)
+		}
+		it = older
 	}
 }
 

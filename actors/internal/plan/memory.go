@@ -51,9 +51,10 @@ func (m *memory) put(name string, c carried) {
 	m.by[name] = c
 }
 
-// remember keeps the attempts of an item that goes away undecided.
+// remember keeps the attempts of an item that goes away undecided. That its
+// message was copied outweighs them: it will be accepted when it comes again.
 func (m *memory) remember(it *Item) {
-	if it.Attempt <= 1 {
+	if it.Attempt <= 1 || m.wasCopied(it) {
 		return
 	}
 	if name := carryName(it.ID, it.k); name != "" {
@@ -68,17 +69,28 @@ func (m *memory) copied(d *transport.Delivery) {
 	}
 }
 
-// inherit gives it what is remembered, and says whether it was copied.
-func (m *memory) inherit(it *Item) bool {
-	name := carryName(it.ID, it.k)
-	c, ok := m.by[name]
-	if !ok || c.key != it.D.Key {
-		return false
+// find gives what is remembered of it.
+func (m *memory) find(it *Item) (carried, bool) {
+	if len(m.by) == 0 {
+		return carried{}, false
 	}
-	if c.copied {
-		return true // kept: the next accept may be lost as well
+	c, ok := m.by[carryName(it.ID, it.k)]
+	return c, ok && c.key == it.D.Key
+}
+
+// wasCopied says whether a dead-letter copy of it was confirmed. That is kept:
+// the next accept may be lost as well.
+func (m *memory) wasCopied(it *Item) bool {
+	c, ok := m.find(it)
+	return ok && c.copied
+}
+
+// inherit gives it the attempts that are remembered. It is called when it is
+// lent, not when it arrives: the copy that its lease was lost to may have come
+// while the handler of the earlier one still ran, and failed.
+func (m *memory) inherit(it *Item) {
+	if c, ok := m.find(it); ok && !c.copied {
+		delete(m.by, carryName(it.ID, it.k))
+		it.Attempt, it.FirstFailed, it.mark = c.attempt, c.firstFailed, c.mark
 	}
-	delete(m.by, name)
-	it.Attempt, it.FirstFailed, it.mark = c.attempt, c.firstFailed, c.mark
-	return false
 }

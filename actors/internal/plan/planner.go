@@ -122,6 +122,7 @@ type Planner struct {
 	successes uint64
 	streak    int // failures since the last success
 	outage    bool
+	recovered bool // an outage has ended in this event
 
 	asking  int   // items that the policy is being asked about
 	stealAt int64 // when an idle lane looks again; 0 when not
@@ -169,6 +170,10 @@ func (p *Planner) begin(now int64) {
 
 // end starts what can start, and closes what has come to rest.
 func (p *Planner) end() []Effect {
+	if p.recovered && p.asking == 0 {
+		p.recovered = false
+		p.fireDue()
+	}
 	switch {
 	case p.asking > 0:
 		// The answer may bar, restart or stop: nothing starts before it.
@@ -189,11 +194,7 @@ func (p *Planner) Arrive(now int64, slab []Item) []Effect {
 		it.Attempt, it.state, it.arrived = 1, Queued, p.now
 		p.link(it)
 		it.k = p.keyFor(it)
-		copied := false
-		if len(p.carry.by) > 0 {
-			copied = p.carry.inherit(it)
-		}
-		if copied {
+		if p.carry.wasCopied(it) {
 			// Its dead-letter copy was confirmed and only the accept got lost:
 			// no second copy, and no second run.
 			p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
@@ -471,7 +472,14 @@ func (p *Planner) deadLetter(it *Item, failures int) {
 	}
 }
 
+// copy publishes it's dead-letter copy, unless that was confirmed before: an
+// earlier hand-out of the message may have been copied while this one was held.
 func (p *Planner) copy(it *Item) {
+	if p.carry.wasCopied(it) {
+		p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
+		p.decided(it)
+		return
+	}
 	it.state = Copying
 	p.copyingN++
 	p.emit(Effect{Kind: Copy, Item: it})
@@ -509,11 +517,7 @@ func (p *Planner) Copied(now int64, it *Item, ok bool, tries int) []Effect {
 // no harm.
 func (p *Planner) Tick(now int64) []Effect {
 	p.begin(now)
-	if p.gate&(gateDrain|gateHalt) == 0 {
-		for it := p.timers.peek(); it != nil && it.due <= p.now; it = p.timers.peek() {
-			p.fire(it)
-		}
-	}
+	p.fireDue()
 	if p.resetBy != 0 && p.now >= p.resetBy {
 		p.resetBy = 0
 		p.emit(Effect{Kind: CancelAll})
@@ -522,6 +526,16 @@ func (p *Planner) Tick(now int64) []Effect {
 		p.allDirty()
 	}
 	return p.end()
+}
+
+// fireDue fires the timers that are due. A drain or a stop leaves them be.
+func (p *Planner) fireDue() {
+	if p.gate&(gateDrain|gateHalt) != 0 {
+		return
+	}
+	for it := p.timers.peek(); it != nil && it.due <= p.now; it = p.timers.peek() {
+		p.fire(it)
+	}
 }
 
 func (p *Planner) fire(it *Item) {
@@ -594,35 +608,4 @@ func (p *Planner) Drain(now int64) []Effect {
 func (p *Planner) halt() {
 	p.gate |= gateHalt
 	p.clawAll()
-}
-
-// Unpark lets a parked or pinned key go on: its head is tried again now or, with
-// skip, accepted although it failed. It says whether the key was parked.
-func (p *Planner) Unpark(now int64, name string, skip bool) ([]Effect, bool) {
-	p.begin(now)
-	k := p.only
-	if k == nil {
-		k = p.keys[name]
-	}
-	if k == nil || (k.holder == nil && !k.pinned) {
-		return p.end(), false
-	}
-	it := k.holder
-	found := k.pinned
-	p.bar(k, func() { k.pinned = false })
-	if it != nil && (it.state == Parked || it.state == Pinned || it.state == AbandonWait || it.state == CopyWait) {
-		found = true
-		p.unwait(it)
-		if skip {
-			it.dir.Park = false
-			p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
-			p.decided(it)
-		} else {
-			it.state = Queued
-			p.unhold(it)
-			p.queueFront(it)
-		}
-	}
-	p.place(k)
-	return p.end(), found
 }

@@ -46,21 +46,17 @@ func (w *world) handOut(n int) bool {
 	case fifo:
 		w.handOutGroups(n)
 	case standard:
-		if len(w.msgs) == 0 {
-			return false
-		}
-		at := w.r.n(len(w.msgs))
-		for range w.msgs {
+		// From anywhere, forwards or backwards.
+		many := len(w.msgs)
+		at, by := w.r.n(many), 1+w.r.n(2)*(many-2)
+		for range many {
 			if w.nh-from == n {
 				break
 			}
 			if m := &w.msgs[at]; w.ready(m) {
 				w.hand(m)
 			}
-			if at += 1 + 6*(at&1); at >= len(w.msgs) {
-				at -= len(w.msgs)
-				at = max(at, 0) % len(w.msgs)
-			}
+			at = (at + by) % many
 		}
 	}
 	return w.onTheirWay(from)
@@ -96,7 +92,7 @@ func (w *world) handOutGroups(n int) {
 // duplicate hands out a message again of which an earlier copy is out, as a
 // standard queue may.
 func (w *world) duplicate() bool {
-	if w.broker != standard || len(w.msgs) == 0 || w.nh == maxHands || w.outstanding >= w.credit {
+	if w.broker != standard || w.nh == maxHands || w.outstanding >= w.credit {
 		return false
 	}
 	m := &w.msgs[w.r.n(len(w.msgs))]

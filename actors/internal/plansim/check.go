@@ -80,7 +80,7 @@ func (w *world) checkDeadLetter(h *hand) {
 	if h.tries > 0 || !h.dir.Exhausted || m.unsure || w.outageAfter <= 0 || w.at-m.firstFailed >= int64(w.outageAfter) {
 		return
 	}
-	w.sweep()
+	w.account()
 	if w.accounted <= m.mark {
 		w.fail("evidence", "%v is dead-lettered %v after its first failure, and nothing has succeeded since",
 			h, time.Duration(w.at-m.firstFailed))
@@ -100,7 +100,7 @@ func (w *world) checkBehind(h *hand, how transport.OutcomeKind) {
 		return
 	}
 	for _, o := range w.held {
-		if o.m.key == h.m.key && o.m.seq > h.m.seq && !o.settled && !o.knownLost {
+		if o.m.key == h.m.key && o.m.seq > h.m.seq && o.index > h.index && o.live && !o.settled {
 			w.fail("reverse", "%v goes back (%v) before its successor %v", h, how, o)
 		}
 	}
@@ -122,9 +122,19 @@ func (w *world) atRest(what string) {
 	}
 }
 
-// sweep drops what the planner has forgotten, each with a reason, and counts the
-// successes among it.
+// account counts the successes that the planner has heard of so far.
+func (w *world) account() {
+	for _, h := range w.held {
+		if h.done && !h.counted && h.item.State() == plan.Gone {
+			h.counted = true
+			w.accounted++
+		}
+	}
+}
+
+// sweep drops what the planner has forgotten, each with a reason.
 func (w *world) sweep() {
+	w.account()
 	n := 0
 	for _, h := range w.held {
 		if h.item.State() != plan.Gone {
@@ -133,9 +143,7 @@ func (w *world) sweep() {
 			continue
 		}
 		switch {
-		case h.done:
-			w.accounted++
-		case h.settled:
+		case h.done, h.settled:
 		case h.knownLost && !h.running && !h.copies:
 		default:
 			w.fail("lost message", "the planner has forgotten %v: running %t, copying %t, lease lost %t", h, h.running, h.copies, h.knownLost)
@@ -148,7 +156,7 @@ func (w *world) sweep() {
 
 // census is a slow count of what the planner holds.
 type census struct {
-	queued, parked, copying, stuck, lentFree, keyless int
+	queued, parked, copying, stuck, lentFree, keyless, fences int
 	group                                             [maxKeys]struct {
 		queued, lent, held int
 		barred             bool
@@ -196,16 +204,20 @@ func (w *world) count(c *census, h *hand) {
 			c.group[k].queued++
 		}
 	case plan.Lent:
-		bars = h.knownLost
+		if h.knownLost {
+			bars = true
+			c.fences++
+		}
 		if k >= 0 {
 			c.group[k].lent++
 		}
-		if !h.claimed && !h.done && (k < 0 || w.mode == plan.PerKey) {
+		if !h.claimed && !h.done && h.run.Verdict == plan.VerdictOK && (k < 0 || w.mode == plan.PerKey) {
 			c.lentFree++
 		}
 	case plan.Stuck:
 		bars = true
 		c.stuck++
+		c.fences++
 	case plan.Parked, plan.CopyWait, plan.AbandonWait, plan.Pinned:
 		bars = true
 		c.parked++
@@ -264,8 +276,9 @@ func (w *world) checkCounts(c *census) {
 		w.fail("counts", "the snapshot says %+v, but held %d, queued %d, runnable %d, parked %d, copying %d, stuck %d, keys %d, lanes busy %d, outage %t",
 			s, len(w.held), c.queued, runnable, c.parked, c.copying, c.stuck, keys, busy, w.outage)
 	}
-	if w.p.Runnable() != runnable || w.p.Busy() != (busy > 0) {
-		w.fail("counts", "Runnable %d, want %d; Busy %t, want %t", w.p.Runnable(), runnable, w.p.Busy(), busy > 0)
+	if w.p.Runnable() != runnable || w.p.Busy() != (busy > 0) || w.p.Idle() != (busy < len(w.lanes)) || w.p.AnyLost() != (c.fences > 0) {
+		w.fail("counts", "Runnable %d, Busy %t, Idle %t, AnyLost %t, but runnable %d, lanes busy %d, fences %d",
+			w.p.Runnable(), w.p.Busy(), w.p.Idle(), w.p.AnyLost(), runnable, busy, c.fences)
 	}
 }
 

@@ -161,8 +161,7 @@ func (w *world) do(kind uint8) bool {
 	case doFinish:
 		return w.finishAny()
 	case doReport:
-		crash := len(w.crashes) > 0 && (len(w.reports) == 0 || w.r.n(2) == 0)
-		return w.reported(crash, randomPolicy)
+		return w.reported(randomPolicy)
 	case doTime:
 		return w.timePasses()
 	case doTick:
@@ -192,7 +191,7 @@ func (w *world) do(kind uint8) bool {
 		}
 		return w.pause()
 	case doUnpark:
-		return w.unpark(w.r.n(w.keys), w.r.n(3) == 0)
+		return w.unpark(w.r.n(w.keys+1)-1, w.r.n(3) == 0)
 	case doDrain:
 		return !w.draining && w.drain()
 	case doReplace:
@@ -346,7 +345,7 @@ func (w *world) wind() {
 	if w.paused {
 		w.resume()
 	}
-	for k := range w.keys {
+	for k := -1; k < w.keys; k++ {
 		w.unpark(k, false)
 	}
 	w.untilDone()
@@ -359,7 +358,7 @@ func (w *world) goOn() bool {
 	_ = w.r.next()
 	switch {
 	case w.stepAny(), w.finishQuietly(), w.zombieQuietly():
-	case w.reported(true, randomPolicy), w.reported(false, randomPolicy):
+	case w.reported(randomPolicy):
 	case w.pumped(), w.lost():
 	case w.copied(0, true):
 	case w.closing:
@@ -384,7 +383,7 @@ func (w *world) zombieQuietly() bool { return w.zombieGoesOn(succeeds) }
 
 func (w *world) untilDrained() {
 	for range 2000 {
-		if w.drained && len(w.zombies) == 0 && len(w.reports)+len(w.crashes)+len(w.pump) == 0 {
+		if w.drained && len(w.zombies) == 0 && len(w.reports)+len(w.pump) == 0 {
 			return
 		}
 		if !w.goOn() {
@@ -419,7 +418,7 @@ func (w *world) nextLife() {
 		m := &w.msgs[i]
 		m.failures, m.firstFailed, m.mark, m.copied = 0, 0, 0, false
 	}
-	w.held, w.pump, w.losses, w.reports, w.crashes, w.copying = w.held[:0], w.pump[:0], w.losses[:0], w.reports[:0], w.crashes[:0], w.copying[:0]
+	w.held, w.pump, w.losses, w.reports, w.copying = w.held[:0], w.pump[:0], w.losses[:0], w.reports[:0], w.copying[:0]
 	w.outstanding, w.closing, w.resetting, w.endSent, w.outage = 0, false, false, false, false
 	w.paused, w.draining, w.drained, w.halted = false, false, false, false
 	w.running, w.pinned, w.accounted, w.lastReset = [maxKeys]*hand{}, [maxKeys]bool{}, 0, -1<<62
@@ -438,7 +437,7 @@ func (w *world) untilDone() {
 		if w.goOn() || w.handOut(8) {
 			continue
 		}
-		if w.lapseSwallowed() {
+		if w.lapseSwallowed() || w.unparkPinned() {
 			continue
 		}
 		at := w.p.NextTimer()
@@ -468,6 +467,16 @@ func (w *world) untilDone() {
 	if at := w.p.NextTimer(); at != 0 {
 		w.fail("quiescence", "everything is decided, and a timer is set for %v", time.Duration(at))
 	}
+}
+
+// unparkPinned lets one key go on that was parked by choice.
+func (w *world) unparkPinned() bool {
+	for k, pinned := range w.pinned {
+		if pinned {
+			return w.unpark(k, false)
+		}
+	}
+	return false
 }
 
 // lapseSwallowed ends the leases of what was settled in vain.

@@ -51,7 +51,7 @@ func (w *world) effect(e *plan.Effect) {
 			w.fail("restart", "lane %d is restarted while it runs", e.Lane)
 		}
 		if l.run != nil { // the old runner finds nothing to claim in it
-			w.reports = append(w.reports, l.run)
+			w.reports = append(w.reports, report{run: l.run})
 		}
 		l.runner = runner{lane: e.Lane, gen: w.p.Gen(e.Lane)}
 		l.mail = l.mail[:0]
@@ -108,6 +108,9 @@ func (w *world) lent(i int, r *plan.Run) {
 		w.fail("lend", "an empty run is lent")
 	}
 	for _, it := range r.Items[:r.N] {
+		if it == nil {
+			continue // taken back within the same event
+		}
 		h := w.known(it)
 		switch {
 		case h.claimed:
@@ -136,10 +139,8 @@ func (w *world) asked(h *hand) []plan.Effect {
 	if h != w.failing {
 		w.fail("ask", "the policy is asked about %v, which didn't fail", h)
 	}
-	w.sweep() // what succeeded before is accounted by now
-	if m.firstFailed == 0 {
-		m.firstFailed, m.mark = max(w.at, 1), w.accounted
-	}
+	w.account() // what succeeded before is accounted by now
+	w.sawFail(m)
 	if attempt := h.item.Attempt; !m.unsure && !m.decided && attempt != m.failures+1 {
 		w.fail("attempts", "the policy sees attempt %d of %v, which has failed %d times before", attempt, h, m.failures)
 	}

@@ -82,35 +82,40 @@ func (w *world) lost() bool {
 }
 
 // reported brings the router a lane's report, and asks the policy if need be.
-// A panic's report overtakes the others.
-func (w *world) reported(crash bool, ask policy) bool {
-	q := &w.reports
-	if crash {
-		q = &w.crashes
-	}
-	if len(*q) == 0 {
+func (w *world) reported(ask policy) bool {
+	if len(w.reports) == 0 {
 		return false
 	}
-	r := (*q)[0]
-	*q = append((*q)[:0], (*q)[1:]...)
+	r, crash := w.reports[0].run, w.reports[0].crash
+	w.reports = append(w.reports[:0], w.reports[1:]...)
 	w.tell("the router hears what became of lane %d's run", r.Lane)
 	l := &w.lanes[r.Lane]
 	current := r.Gen == w.p.Gen(r.Lane)
 	w.ask, w.wasAsked, w.failing = ask, false, nil
 	w.release(l, r, current)
 	lane, bad := r.Lane, r.Finished > 0 && r.Verdict != plan.VerdictOK
+	if crash && current {
+		l.down = false
+	}
 	es := w.p.Done(w.time(), r)
 	w.apply(es)
 	if h := w.failing; h != nil && !w.wasAsked && !h.m.decided {
-		h.m.failures++ // seen, and remembered
+		w.sawFail(h.m) // and remembers it
+		h.m.failures++
 	}
 	if crash && current {
-		l.down = false
 		l.gen = w.p.Gen(lane)
 	} else if current && bad && l.cur == nil && l.run == nil && l.gen != w.p.Gen(lane) {
 		w.fail("generation", "lane %d is at generation %d after its failure, the planner at %d", lane, l.gen, w.p.Gen(lane))
 	}
 	return true
+}
+
+// sawFail: the planner knows from here on that m has failed.
+func (w *world) sawFail(m *message) {
+	if m.firstFailed == 0 {
+		m.firstFailed, m.mark = max(w.at, 1), w.accounted
+	}
 }
 
 // release notes what a report says, before the planner hears it.
@@ -211,11 +216,15 @@ func (w *world) drain() bool {
 }
 
 // unpark lets a key go on, or, with skip, without its head.
-func (w *world) unpark(group int, skip bool) bool {
-	w.tell("unpark %q, skip %t", keyName(group), skip)
-	standing, parked := w.pinned[group], false
+func (w *world) unpark(k int, skip bool) bool {
+	w.tell("unpark %q, skip %t", keyName(k), skip)
+	group := k
+	if w.mode == plan.Sequential { // whatever it is called
+		group = 0
+	}
+	standing, parked := group >= 0 && w.pinned[group], false
 	for _, h := range w.held {
-		if h.group != group {
+		if h.group >= 0 && h.group != group || h.group < 0 && h.d.Key != keyName(k) {
 			continue
 		}
 		switch h.item.State() {
@@ -227,8 +236,10 @@ func (w *world) unpark(group int, skip bool) bool {
 			}
 		}
 	}
-	w.pinned[group] = false
-	es, found := w.p.Unpark(w.time(), keyName(group), skip)
+	if standing {
+		w.pinned[group] = false
+	}
+	es, found := w.p.Unpark(w.time(), keyName(k), skip)
 	w.apply(es)
 	if found != (parked || standing) {
 		w.fail("unpark", "Unpark of %q says %t, parked %t, pinned %t", keyName(group), found, parked, standing)

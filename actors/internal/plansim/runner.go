@@ -109,11 +109,7 @@ func (w *world) end(x *runner, v plan.Verdict) {
 
 func (w *world) report(x *runner, r *plan.Run, crash bool) {
 	x.run = nil
-	if crash {
-		w.crashes = append(w.crashes, r)
-	} else {
-		w.reports = append(w.reports, r)
-	}
+	w.reports = append(w.reports, report{r, crash})
 	for i, z := range w.zombies {
 		if z == x { // its last report
 			w.zombies = append(w.zombies[:i], w.zombies[i+1:]...)

@@ -8,7 +8,7 @@ import (
 func TestQuick(t *testing.T) {
 	w := newWorld()
 	start := time.Now()
-	for seed := uint64(1); seed < 20000; seed++ {
+	for seed := uint64(1); seed < 100000; seed++ {
 		s := scheduleOf(seed)
 		if v := w.run(&s); v != nil {
 			short, v := shrink(w, s, v)

@@ -29,6 +29,9 @@ func (w *world) names(from, to int) string {
 func runNames(r *plan.Run) string {
 	var b strings.Builder
 	for _, it := range r.Items[:r.N] {
+		if it == nil { // taken back within the same event
+			continue
+		}
 		fmt.Fprintf(&b, "%v ", handOf(it))
 	}
 	return strings.TrimSpace(b.String())

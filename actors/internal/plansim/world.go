@@ -56,6 +56,7 @@ type hand struct {
 	running   bool
 	cancelled bool
 	done      bool // its handler succeeded, and its accept was handed over
+	counted   bool // the planner has accounted that
 	failed    bool // its last run failed
 	copies    bool // its dead-letter copy is on its way
 	confirmed bool // it was confirmed
@@ -99,6 +100,12 @@ const (
 	acceptLost
 )
 
+// report is a run on its way back to the router, perhaps with a panic.
+type report struct {
+	run   *plan.Run
+	crash bool
+}
+
 // maxHands bounds the hand-outs of one schedule.
 const maxHands = 2048
 
@@ -126,9 +133,8 @@ type world struct {
 	pinned  [maxKeys]bool
 
 	pump    []pumpEvent
-	losses  []*hand     // single losses that the router hasn't heard of
-	reports []*plan.Run // on their way
-	crashes []*plan.Run // reports of panics: they overtake the others
+	losses  []*hand  // single losses that the router hasn't heard of
+	reports []report // on their way
 	copying []*hand
 
 	epoch       uint64
@@ -181,7 +187,7 @@ func (w *world) reset(s scenario) {
 		scenario: s, p: plan.New(s.config()), now: 1, at: 0, epoch: 1, lastReset: -1 << 62,
 		msgs: w.msgs[:0], byKey: w.byKey, hands: w.hands, items: w.items, held: w.held[:0],
 		lanes: w.lanes[:maxLanes], zombies: w.zombies[:0], pump: w.pump[:0], losses: w.losses[:0],
-		reports: w.reports[:0], crashes: w.crashes[:0], copying: w.copying[:0], steps: w.steps,
+		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps,
 		spare: w.spare, rest: w.rest[:0], story: w.story,
 	}
 	for k := range w.byKey {
