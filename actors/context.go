@@ -15,38 +15,53 @@ import (
 //
 // The runner makes and finishes it; the router may cancel it at any time.
 type handlerContext struct {
+	t       *tree
 	item    *plan.Item
+	started time.Duration // since the tree's base; 0 when nobody needs it
 	attempt int
-	started time.Time     // zero when nobody needs it
-	timeout time.Duration // 0 without one
 
-	mu          sync.Mutex
-	ended       bool
-	cause       error
-	cancelledAt time.Time // when the router cancelled it; the router's
+	mu    sync.Mutex
+	ended bool
+	over  bool // the handler has returned
+	more  *contextMore // nil until something needs it
+}
+
+// contextMore is what only few attempts need.
+type contextMore struct {
+	cause       error         // with which it was cancelled
+	cancelledAt time.Duration // since the tree's base; 0 when it wasn't
 	inner       context.Context
 	cancelInner context.CancelCauseFunc
+}
+
+// extend gives the rare half. The caller holds mu.
+func (c *handlerContext) extend() *contextMore {
+	if c.more == nil {
+		c.more = &contextMore{}
+	}
+	return c.more
 }
 
 // real gives the context that does the work, made on demand.
 func (c *handlerContext) real() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inner == nil {
-		c.inner, c.cancelInner = context.WithCancelCause(context.Background())
+	m := c.extend()
+	if m.inner == nil {
+		m.inner, m.cancelInner = context.WithCancelCause(context.Background())
 		if c.ended {
-			c.cancelInner(c.cause)
+			m.cancelInner(m.cause)
 		}
 	}
-	return c.inner
+	return m.inner
 }
 
 // Deadline is when the handler's timeout cancels it.
 func (c *handlerContext) Deadline() (time.Time, bool) {
-	if c.timeout == 0 {
+	if c.t.opts.HandlerTimeout == 0 {
 		return time.Time{}, false
 	}
-	return c.started.Add(c.timeout), true
+	return c.t.base.Add(c.started + c.t.opts.HandlerTimeout), true
 }
 
 // Done is closed when the attempt is cancelled, or over.
@@ -78,25 +93,43 @@ func (c *handlerContext) cancel(cause error) bool {
 	if c.ended {
 		return false
 	}
-	c.ended, c.cause = true, cause
-	if c.cancelInner != nil {
-		c.cancelInner(cause)
+	c.ended = true
+	c.t.ignoring.Add(1)
+	m := c.extend()
+	m.cause, m.cancelledAt = cause, max(time.Since(c.t.base), 1)
+	if m.cancelInner != nil {
+		m.cancelInner(cause)
 	}
 	return true
 }
 
-// finish ends it after the handler has returned, and gives the cause with which
-// it was cancelled before, nil when it wasn't.
+// finish ends it after the handler has returned, or panicked, and gives the cause
+// with which it was cancelled before, nil when it wasn't. Only the first call
+// counts.
 func (c *handlerContext) finish() error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil
+	}
+	c.over = true
 	if c.ended {
-		c.mu.Unlock()
-		return c.cause
+		c.t.ignoring.Add(-1)
+		return c.more.cause
 	}
 	c.ended = true
-	if c.cancelInner != nil {
-		c.cancelInner(context.Canceled)
+	if c.more != nil && c.more.cancelInner != nil {
+		c.more.cancelInner(context.Canceled)
 	}
-	c.mu.Unlock()
 	return nil
+}
+
+// ignored says since when it has been cancelled; 0 when it isn't.
+func (c *handlerContext) ignored() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil {
+		return 0
+	}
+	return c.more.cancelledAt
 }

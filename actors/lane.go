@@ -134,6 +134,9 @@ func (r *runner) loop() {
 		f := &failed{run: run, kind: supervision.Panicked, stack: debug.Stack(), took: since(started)}
 		f.err = &supervision.PanicError{Value: value, Stack: f.stack, Goexit: value == nil}
 		if run != nil { // else it was the factory, before any run
+			if c := r.at.Load(); c != nil {
+				c.finish()
+			}
 			r.end(run, plan.VerdictFailed)
 		}
 		r.t.runners.remove(r)
@@ -214,7 +217,10 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	c := &r.slab[0]
 	r.slab = r.slab[1:]
-	c.item, c.attempt, c.started, c.timeout = it, it.Attempt, now, r.t.opts.HandlerTimeout
+	c.t, c.item, c.attempt = r.t, it, it.Attempt
+	if r.timed {
+		c.started = now.Sub(r.t.base)
+	}
 	*started = now
 	r.at.Store(c)
 	select {

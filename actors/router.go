@@ -24,7 +24,6 @@ type router struct {
 	ctx     actor.Context
 	planner *plan.Planner
 	lanes   []laneRef
-	base    time.Time // the planner's time counts from here
 
 	timer   *time.Timer // sends tick; nil before the first
 	timerAt int64       // what it is set to; 0 when it isn't
@@ -78,7 +77,7 @@ type (
 
 func newRouter(t *tree) *router {
 	r := &router{
-		t: t, base: time.Now(), tries: make(map[*plan.Item]int),
+		t: t, tries: make(map[*plan.Item]int),
 		lanes: make([]laneRef, t.opts.Dispatch.Lanes()),
 		planner: plan.New(plan.Config{
 			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.traits,
@@ -90,7 +89,8 @@ func newRouter(t *tree) *router {
 	return r
 }
 
-func (r *router) now() int64 { return int64(time.Since(r.base)) + 1 }
+// now is the planner's time: since the tree's base, never 0.
+func (r *router) now() int64 { return int64(time.Since(r.t.base)) + 1 }
 
 // Receive implements actor.Actor.
 func (r *router) Receive(ctx actor.Context) {
@@ -336,7 +336,7 @@ func (r *router) ask(it *plan.Item, lane int) []plan.Effect {
 	r.t.observe(Observation{Kind: ObserveFailed, Delivery: d, Lane: lane, Attempt: it.Attempt, Took: f.took, Err: f.err})
 	failure := supervision.Failure{
 		Err: f.err, Kind: f.kind, Message: &d.Message, Attempt: it.Attempt, BrokerCount: d.Count,
-		FirstFailedAt: r.base.Add(time.Duration(it.FirstFailed)), Now: time.Now(), Rand: rand.Uint64(),
+		FirstFailedAt: r.t.base.Add(time.Duration(it.FirstFailed)), Now: time.Now(), Rand: rand.Uint64(),
 	}
 	directive := r.decide(failure)
 	return r.planner.Decide(r.now(), it, directive)

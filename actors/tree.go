@@ -26,6 +26,7 @@ type tree struct {
 	log     *slog.Logger
 	pool    *goroutines
 	loop    *pumpLoop
+	base    time.Time // times within the tree count from here
 
 	subscription, router, pump *actor.PID
 
@@ -37,7 +38,9 @@ type tree struct {
 	wake              chan struct{}
 
 	runners runners
-	counts  counts
+	// ignoring counts cancelled handlers that haven't returned.
+	ignoring atomic.Int64
+	counts   counts
 }
 
 // counts are a subscription's totals, written from wherever the thing happens.

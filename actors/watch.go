@@ -13,9 +13,7 @@ func (rs *runners) cancel(it *plan.Item, cause error) {
 	defer rs.mu.Unlock()
 	for r := range rs.all {
 		if c := r.at.Load(); c != nil && c.item == it {
-			if c.cancel(cause) {
-				c.cancelledAt = time.Now()
-			}
+			c.cancel(cause)
 			return
 		}
 	}
@@ -32,61 +30,59 @@ func (rs *runners) each(f func(r *runner, c *handlerContext)) {
 	}
 }
 
+// watches says whether any running handler has to be looked at.
+func (r *router) watches() bool {
+	return r.planner.Busy() && (r.t.opts.HandlerTimeout > 0 || r.t.ignoring.Load() > 0)
+}
+
 // handlerDue is when a running handler has to be looked at: at its timeout, or
 // when it has ignored its cancelled context for StuckAfter. A handler that
 // starts later is due later than one that runs now, so looking at each due time
 // finds them all.
 func (r *router) handlerDue() int64 {
-	t := r.t
-	timeout := t.opts.HandlerTimeout
-	if !r.planner.Busy() || (timeout == 0 && !r.planner.AnyLost()) {
+	if !r.watches() {
 		return 0
 	}
-	var at time.Time
-	sooner := func(due time.Time) {
-		if at.IsZero() || due.Before(at) {
+	var at time.Duration
+	sooner := func(due time.Duration) {
+		if at == 0 || due < at {
 			at = due
 		}
 	}
-	t.runners.each(func(_ *runner, c *handlerContext) {
-		switch {
-		case !c.cancelledAt.IsZero():
-			if !r.draining {
-				sooner(c.cancelledAt.Add(t.opts.StuckAfter))
+	timeout := r.t.opts.HandlerTimeout
+	r.t.runners.each(func(run *runner, c *handlerContext) {
+		switch ignored := c.ignored(); {
+		case ignored > 0:
+			if !run.replaced && !r.draining {
+				sooner(ignored + r.t.opts.StuckAfter)
 			}
 		case timeout > 0:
-			sooner(c.started.Add(timeout))
+			sooner(c.started + timeout)
 		}
 	})
-	if at.IsZero() {
-		if timeout == 0 {
-			return 0
-		}
+	if at == 0 && timeout > 0 {
 		return r.now() + int64(timeout) // nothing has begun yet
 	}
-	return int64(at.Sub(r.base)) + 1
+	return int64(at)
 }
 
 // watchHandlers cancels handlers that ran into their timeout, and replaces the
 // lanes of those that ignore it.
 func (r *router) watchHandlers() {
-	t := r.t
-	if t.opts.HandlerTimeout == 0 && !r.planner.AnyLost() {
+	if !r.watches() {
 		return
 	}
-	now := time.Now()
+	timeout, now := r.t.opts.HandlerTimeout, time.Since(r.t.base)
 	var stuck []*runner
-	t.runners.each(func(run *runner, c *handlerContext) {
-		switch {
-		case !c.cancelledAt.IsZero():
-			if now.Sub(c.cancelledAt) >= t.opts.StuckAfter && !run.replaced && !r.draining {
+	r.t.runners.each(func(run *runner, c *handlerContext) {
+		switch ignored := c.ignored(); {
+		case ignored > 0:
+			if now-ignored >= r.t.opts.StuckAfter && !run.replaced && !r.draining {
 				run.replaced = true
 				stuck = append(stuck, run)
 			}
-		case t.opts.HandlerTimeout > 0 && now.Sub(c.started) >= t.opts.HandlerTimeout:
-			if c.cancel(transport.ErrHandlerTimeout) {
-				c.cancelledAt = now
-			}
+		case timeout > 0 && now-c.started >= timeout:
+			c.cancel(transport.ErrHandlerTimeout)
 		}
 	})
 	for _, run := range stuck {
