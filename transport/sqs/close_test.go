@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/keylanes/keylanes/internal/sqsfake"
@@ -251,7 +250,7 @@ func TestManyStopsAtOnce(t *testing.T) {
 // worker drives a receiver as the tree would: it receives, settles after a
 // while, extends, and stops at a moment of its own.
 type worker struct {
-	f        *fake
+	t        testing.TB
 	rng      *rand.Rand
 	r        transport.Receiver
 	s        *sink
@@ -264,17 +263,21 @@ func (w *worker) run(stop <-chan struct{}) {
 	defer cancel()
 	var mu sync.Mutex
 	held := map[*transport.Delivery]bool{}
-	reports := make(chan struct{})
+	ended := make(chan struct{})
+	granter := make(chan struct{})
 	go func() { // gives credit back
-		for {
+		defer close(granter)
+		closed := (<-chan struct{})(ended)
+		for done := false; !done || len(w.s.settled) > 0; {
 			select {
 			case e := <-w.s.settled:
 				if e.err == nil && e.o.Kind == transport.Accept {
 					w.accepted <- string(e.d.Body)
 				}
 				w.r.Grant(1)
-			case <-reports:
-				return
+			case <-closed:
+				done = true
+				closed = nil
 			}
 		}
 	}()
@@ -300,7 +303,7 @@ func (w *worker) run(stop <-chan struct{}) {
 		for ctx.Err() == nil {
 			ds, err := w.r.Receive(ctx)
 			if err != nil && !is[*transport.TemporaryError](err) && !errors.Is(err, context.Canceled) {
-				w.f.Errorf("receive: %v", err)
+				w.t.Errorf("receive: %v", err)
 				return
 			}
 			for _, d := range ds {
@@ -324,9 +327,9 @@ func (w *worker) run(stop <-chan struct{}) {
 	<-stop
 	cancel()
 	w.wg.Wait()
-	closeNow(w.f, w.r)
-	synctest.Wait()
-	close(reports)
+	closeNow(w.t, w.r)
+	close(ended)
+	<-granter
 }
 
 // A stop at a random moment of polls, deletes and extensions, on a slow network
@@ -348,7 +351,7 @@ func stopAtRandom(f *fake, kind string, seed uint64) {
 	for i := range n {
 		put(f, f.client, q, fmt.Sprint("g", i%20), fmt.Sprint(i))
 	}
-	w := &worker{f: f, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n)}
+	w := &worker{t: f, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n)}
 	w.r, w.s = open(f, f.client, q, &Options{VisibilityTimeout: 4 * time.Second, WaitTime: time.Second})
 	lossy := seed%2 == 1 && kind == ".fifo" // on standard queues a lost receive is lost until its timeout
 	f.wire.Script(func(c sqsfake.Call) sqsfake.Fault {

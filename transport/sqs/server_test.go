@@ -2,6 +2,8 @@ package sqs
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -136,4 +138,38 @@ func TestServerAbandonGroup(t *testing.T) {
 		t.Errorf("came again after %v, want about 2 s", d)
 	}
 	closeNow(t, r)
+}
+
+// Stops at random moments of polls, deletes and extensions: nothing is invisible
+// afterwards, and nothing is lost.
+func TestServerStopAtRandomMoments(t *testing.T) {
+	t.Parallel()
+	url := serverURL(t)
+	var wg sync.WaitGroup
+	for seed := range uint64(rounds(t, 10)) {
+		for _, kind := range []string{"", ".fifo"} {
+			const n = 120
+			c := newClient(t, url)
+			q := newQueue(t, c, kind, nil)
+			for i := range n {
+				put(t, c, q, fmt.Sprint("g", i%20), fmt.Sprint(i))
+			}
+			w := &worker{t: t, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n)}
+			w.r, w.s = open(t, c, q, &Options{VisibilityTimeout: 10 * time.Second, WaitTime: time.Second})
+			w.r.Grant(40)
+			stop := make(chan struct{})
+			at := time.Duration(rand.New(rand.NewPCG(seed, 7)).Int64N(int64(4 * time.Second)))
+			wg.Go(func() {
+				time.AfterFunc(at, func() { close(stop) })
+				w.run(stop)
+				if v, i := counts(t, c, q); i != "0" || v != fmt.Sprint(n-len(w.accepted)) {
+					t.Errorf("queue%s, seed %d, stopped after %v with %d accepted: %s visible, %s invisible", kind, seed, at, len(w.accepted), v, i)
+				}
+				if len(w.s.lost) > 0 {
+					t.Errorf("queue%s, seed %d: %d leases lost: %v", kind, seed, len(w.s.lost), w.s.lostErr)
+				}
+			})
+		}
+	}
+	wg.Wait()
 }
