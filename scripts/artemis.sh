@@ -17,7 +17,7 @@
 #   ARTEMIS_PORT      AMQP                      25672
 #   ARTEMIS_TLS_PORT  AMQP over TLS             25671
 #   ARTEMIS_DATASYNC  true: fsync each write    false
-#   ARTEMIS_HEAP      the JVM's -Xmx            768m
+#   ARTEMIS_HEAP      the JVM's -Xmx            1g
 #   ARTEMIS_TIER      1: quick start, 4: speed  4
 #
 # Users (password = name): admin may do all; app may create, send and consume
@@ -33,7 +33,7 @@ name=${ARTEMIS_INSTANCE:-main}
 port=${ARTEMIS_PORT:-25672}
 tls_port=${ARTEMIS_TLS_PORT:-25671}
 datasync=${ARTEMIS_DATASYNC:-false}
-heap=${ARTEMIS_HEAP:-768m}
+heap=${ARTEMIS_HEAP:-1g}
 tier=${ARTEMIS_TIER:-4}
 home=$cache/apache-artemis-$version
 inst=$cache/instance-$name
@@ -149,7 +149,7 @@ X
   <max-redelivery-records>-1</max-redelivery-records>
   <max-disk-usage>-1</max-disk-usage>
   <critical-analyzer>false</critical-analyzer>
-  <global-max-size>100Mb</global-max-size>
+  <global-max-size>64Mb</global-max-size>
   <message-expiry-scan-period>500</message-expiry-scan-period>
   <acceptors>
     <acceptor name="amqp">tcp://127.0.0.1:$port?$amqp</acceptor>

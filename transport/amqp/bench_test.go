@@ -55,6 +55,7 @@ func report(b *testing.B, began time.Time, used time.Duration) {
 func BenchmarkReceiveRaw(b *testing.B) {
 	url := brokerURL(b)
 	queue := "app.bench.raw." + fmt.Sprint(time.Now().UnixNano())
+	forget(b, url, queue)
 	preload(b, url, queue, b.N)
 	ctx := context.Background()
 	c, err := goamqp.Dial(ctx, url, nil)
@@ -109,6 +110,7 @@ func (s *countSink) Lost([]*transport.Delivery, error) {}
 func BenchmarkReceive(b *testing.B) {
 	url := brokerURL(b)
 	queue := "app.bench.own." + fmt.Sprint(time.Now().UnixNano())
+	forget(b, url, queue)
 	preload(b, url, queue, b.N)
 	src, err := amqp.Queue(url, queue, nil)
 	if err != nil {
@@ -145,6 +147,11 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
+// forget deletes a benchmark's queue: enough of them fill the broker.
+func forget(b *testing.B, url, queue string) {
+	b.Cleanup(func() { manage(b, url, "broker", "destroyQueue", fmt.Sprintf(`[%q, true]`, queue)) })
+}
+
 const publishBatch = 1000
 
 // BenchmarkPublishRaw is the best loop on the plain client: sends one after the
@@ -152,6 +159,7 @@ const publishBatch = 1000
 func BenchmarkPublishRaw(b *testing.B) {
 	url := brokerURL(b)
 	queue := "app.bench.praw." + fmt.Sprint(time.Now().UnixNano())
+	forget(b, url, queue)
 	ctx := context.Background()
 	c, err := goamqp.Dial(ctx, url, nil)
 	if err != nil {
@@ -203,6 +211,7 @@ func BenchmarkPublishRaw(b *testing.B) {
 func BenchmarkPublish(b *testing.B) {
 	url := brokerURL(b)
 	queue := "app.bench.pown." + fmt.Sprint(time.Now().UnixNano())
+	forget(b, url, queue)
 	p, err := amqp.Publisher(url, queue, &amqp.PublisherOptions{NonDurable: os.Getenv("DURABLE") == ""})
 	if err != nil {
 		b.Fatal(err)
@@ -231,7 +240,9 @@ func BenchmarkPublish(b *testing.B) {
 // BenchmarkPublishOneByOne waits for each confirmation.
 func BenchmarkPublishOneByOne(b *testing.B) {
 	url := brokerURL(b)
-	p, err := amqp.Publisher(url, "app.bench.pone."+fmt.Sprint(time.Now().UnixNano()), nil)
+	queue := "app.bench.pone." + fmt.Sprint(time.Now().UnixNano())
+	forget(b, url, queue)
+	p, err := amqp.Publisher(url, queue, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func TestSilence(t *testing.T) {
 }
 
 // manage calls an operation of Artemis' management.
-func manage(t *testing.T, broker, resource, op, args string) {
+func manage(t testing.TB, broker, resource, op, args string) {
 	t.Helper()
 	ctx := testCtx(t)
 	c, err := goamqp.Dial(ctx, broker, nil)
