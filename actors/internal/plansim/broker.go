@@ -191,6 +191,7 @@ func (w *world) endEpoch() {
 	}
 	w.pump = append(w.pump, pumpEvent{kind: epochEnded, epoch: w.epoch})
 	w.epoch++
+	w.tally[nEpochs]++
 	w.closing = false
 }
 

@@ -106,6 +106,19 @@ func (w *world) checkBehind(h *hand, how transport.OutcomeKind) {
 	}
 }
 
+// checkReceives: no successor is given back, for the sake of h, that the broker
+// would then be near to moving away by its own limit of hand-outs.
+func (w *world) checkReceives(h *hand) {
+	if w.broker != fifo || h.group < 0 || w.maxReceives == 0 {
+		return
+	}
+	for _, o := range w.held {
+		if o.group == h.group && o != h && o.settledAt == w.events && o.d.Count+1 >= w.maxReceives-1 {
+			w.fail("receives", "%v goes back after %d hand-outs of at most %d, because %v failed", o, o.d.Count+1, w.maxReceives, h)
+		}
+	}
+}
+
 // atRest: nothing runs, apart from what was replaced, and nothing can start.
 func (w *world) atRest(what string) {
 	for i := range w.lanes {
@@ -157,7 +170,7 @@ func (w *world) sweep() {
 // census is a slow count of what the planner holds.
 type census struct {
 	queued, parked, copying, stuck, lentFree, keyless, fences int
-	group                                             [maxKeys]struct {
+	group                                                     [maxKeys]struct {
 		queued, lent, held int
 		barred             bool
 	}
@@ -233,6 +246,8 @@ func (w *world) count(c *census, h *hand) {
 	case plan.Abandoning:
 		bars = true
 		w.beginReset()
+	case plan.Fenced:
+		w.tally[nWaitingCopies]++
 	case plan.Deciding:
 		w.fail("ask", "%v is undecided after its event", h)
 	}
@@ -321,6 +336,28 @@ func (w *world) checkWork(c *census) {
 		w.dueWithin(250*time.Millisecond, "an outage's probe")
 	case c.lentFree > 0 && !w.outage:
 		w.dueWithin(time.Millisecond, "a steal")
+	}
+}
+
+// checkSteal: an idle lane takes what waits unclaimed behind a lane's handler
+// that has begun, after a few looks at most.
+func (w *world) checkSteal() {
+	idle, waits := false, false
+	for i := range w.lanes {
+		idle = idle || w.lanes[i].out == 0
+	}
+	for _, h := range w.held {
+		if idle && h.item.State() == plan.Lent && !h.claimed && !h.done && (h.group < 0 || w.mode == plan.PerKey) {
+			l := &w.lanes[h.run.Lane]
+			waits = waits || l.cur != nil && l.run == h.run
+		}
+	}
+	w.unstolen++
+	if !waits || w.outage || w.paused || w.draining || w.resetting || w.halted {
+		w.unstolen = 0
+	}
+	if w.unstolen > 2*maxLanes {
+		w.fail("steal", "a lane idles, and after %d ticks it still hasn't got what waits behind a slow handler", w.unstolen)
 	}
 }
 

@@ -56,12 +56,14 @@ func (w *world) effect(e *plan.Effect) {
 		l.runner = runner{lane: e.Lane, gen: w.p.Gen(e.Lane)}
 		l.mail = l.mail[:0]
 		l.out = 0
+		w.tally[nRestarts]++
 		w.tell("lane %d is restarted", e.Lane)
 	case plan.EndEpoch:
 		w.atRest("end of the epoch")
 		if w.endSent {
 			w.fail("reset", "the epoch is ended twice")
 		}
+		w.tally[nResets]++
 		w.closing, w.endSent = true, true
 		w.tell("the epoch is to end")
 	case plan.Drained:
@@ -70,6 +72,7 @@ func (w *world) effect(e *plan.Effect) {
 			w.fail("drain", "Drained is reported twice, or not asked for")
 		}
 		w.drained = true
+		w.tally[nDrains]++
 		w.tell("drained")
 	case plan.Stop, plan.Escalate:
 		want := supervision.ActionStop
@@ -80,6 +83,7 @@ func (w *world) effect(e *plan.Effect) {
 			w.fail("stop", "%v for %v, whose directive is %v", e.Kind, h, h.dir.Action)
 		}
 		w.halted = true
+		w.tally[nStops]++
 		w.tell("%v", e.Kind)
 	case plan.Note:
 		w.noted(e)
@@ -107,8 +111,15 @@ func (w *world) lent(i int, r *plan.Run) {
 	if r.N == 0 {
 		w.fail("lend", "an empty run is lent")
 	}
+	if w.outage { // a lane tries one thing at a time, and not often
+		if r.N != 1 || l.out > 0 || w.at-l.probed < int64(250*time.Millisecond) {
+			w.fail("probe", "lane %d is lent %d items during an outage, %v after the last, runs out %d", i, r.N, time.Duration(w.at-l.probed), l.out)
+		}
+		l.probed = w.at
+	}
 	for _, it := range r.Items[:r.N] {
 		if it == nil {
+			w.tally[nTakenBack]++
 			continue // taken back within the same event
 		}
 		h := w.known(it)
@@ -178,6 +189,7 @@ func (w *world) settled(h *hand, o transport.Outcome) {
 		w.decide(h.m)
 		w.pin(h)
 	case transport.Reject:
+		w.tally[nRejects]++
 		w.checkDeadLetter(h)
 		if !w.native {
 			w.fail("dead-letter", "%v is rejected, and the broker's own path isn't to be used", h)
@@ -189,7 +201,14 @@ func (w *world) settled(h *hand, o transport.Outcome) {
 			w.fail("abandon", "%v is abandoned, its directive is %v", h, h.dir.Action)
 		}
 		w.checkBehind(h, o.Kind)
+		w.checkReceives(h)
+		if w.broker == fifo && h.group >= 0 {
+			w.tally[nGroupAbandons]++
+		} else {
+			w.tally[nSingles]++
+		}
 	case transport.Return:
+		w.tally[nVoids]++
 		if w.broker != fifo {
 			w.fail("return", "%v is returned to a broker without groups", h)
 		}
@@ -197,6 +216,7 @@ func (w *world) settled(h *hand, o transport.Outcome) {
 	default:
 		w.fail("settle", "%v is settled with %v", h, o.Kind)
 	}
+	h.settledAt = w.events
 	lost := !w.quiet && !w.calm && w.r.n(16) == 0 && (o.Kind == transport.Accept || o.Kind == transport.Reject)
 	w.settle(h, o, lost)
 }
@@ -207,6 +227,7 @@ func (w *world) pin(h *hand) {
 	a := h.dir.Action
 	if h.dir.Park && h.group >= 0 && (a == supervision.ActionAccept || a == supervision.ActionDeadLetter) {
 		w.pinned[h.group] = true
+		w.tally[nPins]++
 	}
 }
 
@@ -222,6 +243,7 @@ func (w *world) copyBegins(h *hand) {
 		w.fail("second copy", "%v is copied while it is copied", h)
 	}
 	h.copies = true
+	w.tally[nCopies]++
 	w.copying = append(w.copying, h)
 	w.tell("%v is copied to the dead-letter target", h)
 }
@@ -230,16 +252,25 @@ func (w *world) noted(e *plan.Effect) {
 	switch e.Note {
 	case plan.NoteOutageBegan, plan.NoteOutageEnded:
 		began := e.Note == plan.NoteOutageBegan
+		w.tally[nOutages]++
 		if w.outage == began {
 			w.fail("outage", "the note %v comes twice in a row", e.Note)
 		}
 		w.outage = began
+		for i := range w.lanes {
+			w.lanes[i].probed = w.at
+		}
 		if !began {
 			for _, h := range w.held {
 				h.notBefore = 0
 			}
 		}
+	case plan.NoteNoTarget:
+		w.tally[nNoTarget]++
+	case plan.NoteNoEvidence:
+		w.tally[nNoEvidence]++
 	case plan.NoteRetriedInstead:
+		w.tally[nRetriedInstead]++
 		h := w.known(e.Item)
 		h.notBefore = w.at + max(int64(h.dir.After), int64(time.Millisecond))
 	}

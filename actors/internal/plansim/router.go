@@ -53,7 +53,8 @@ func (w *world) pumped() bool {
 	case acceptLost:
 		w.tell("the accept of %v, whose copy is confirmed, was lost", e.h)
 		e.h.m.copied = true
-		w.acceptLost(e.h)
+		w.tally[nAcceptsLost]++
+		w.p.AcceptLost(&e.h.d)
 	}
 	return true
 }
@@ -99,7 +100,7 @@ func (w *world) reported(ask policy) bool {
 	}
 	es := w.p.Done(w.time(), r)
 	w.apply(es)
-	if h := w.failing; h != nil && !w.wasAsked && !h.m.decided {
+	if h := w.failing; h != nil && !w.wasAsked {
 		w.sawFail(h.m) // and remembers it
 		h.m.failures++
 	}
@@ -176,18 +177,18 @@ func (w *world) copied(i int, ok bool) bool {
 	} else {
 		w.tell("the copy of %v fails", h)
 		h.tries++
+		w.tally[nFailedCopies]++
 	}
 	w.apply(w.p.Copied(w.time(), h.item, ok, h.tries))
 	return true
 }
-
-func (w *world) acceptLost(h *hand) { w.p.AcceptLost(&h.d) }
 
 // tick lets the planner's timers fire. Then nothing may be due any more: the
 // router would be called for ever.
 func (w *world) tick() bool {
 	w.tell("tick")
 	w.apply(w.p.Tick(w.time()))
+	w.checkSteal()
 	if at := w.p.NextTimer(); at != 0 && at <= w.at {
 		w.fail("timers", "after a tick at %v the next timer is at %v", time.Duration(w.at), time.Duration(at))
 	}

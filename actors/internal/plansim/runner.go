@@ -10,7 +10,7 @@ type outcome uint8
 
 const (
 	succeeds outcome = iota
-	swallows         // succeeds, and its accept is lost on the way to the broker
+	swallows         // succeeds, and its accept is lost on the way to the broker, or comes too late
 	fails
 	panics
 )
@@ -53,11 +53,13 @@ func (w *world) claim(x *runner) {
 	r.Finished = i + 1
 	h.claimed = true
 	if !h.live {
+		w.tally[nLapsed]++
 		w.tell("lane %d finds %v's lease lapsed", x.lane, h)
 		w.end(x, plan.VerdictLapsed)
 		return
 	}
 	w.checkStart(h)
+	w.tally[nStarts]++
 	h.running = true
 	h.m.running++
 	x.cur = h
@@ -85,14 +87,16 @@ func (w *world) finish(x *runner, o outcome) bool {
 		h.failed = true
 		w.tell("lane %d: %v fails", x.lane, h)
 		x.down = o == panics
+		w.tally[nFailures+int(o-fails)]++
 		w.end(x, plan.VerdictFailed)
-	case !h.live:
+	case !h.live && o == succeeds:
+		w.tally[nRefused]++
 		w.tell("lane %d: %v succeeds, but its lease is lost", x.lane, h)
 		w.end(x, plan.VerdictRefused)
 	default:
 		w.tell("lane %d: %v succeeds", x.lane, h)
 		h.done = true
-		w.decide(h.m)
+		w.decide(h.m) // even if its lease was lost in the very moment
 		w.settle(h, transport.Outcome{Kind: transport.Accept}, o == swallows)
 	}
 	return true
@@ -112,6 +116,7 @@ func (w *world) report(x *runner, r *plan.Run, crash bool) {
 	w.reports = append(w.reports, report{r, crash})
 	for i, z := range w.zombies {
 		if z == x { // its last report
+			w.tally[nStuckEnds]++
 			w.zombies = append(w.zombies[:i], w.zombies[i+1:]...)
 			w.spare = append(w.spare, z)
 			return
@@ -137,6 +142,7 @@ func (w *world) replace(l *lane) bool {
 	w.tell("lane %d is stuck: it is replaced", l.lane)
 	es, stuck := w.p.Replace(w.time(), l.lane)
 	if stuck != nil {
+		w.tally[nStuck]++
 		if h := handOf(stuck); !h.claimed {
 			w.fail("stuck", "%v isn't claimed by a lane, but named as stuck", h)
 		}

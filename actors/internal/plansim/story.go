@@ -39,10 +39,14 @@ func runNames(r *plan.Run) string {
 
 func flags(d supervision.Directive) string {
 	s := ""
-	for name, set := range map[string]bool{", uncounted": d.Uncounted, ", restart the lane": d.RestartLane, ", park": d.Park, ", exhausted": d.Exhausted} {
+	add := func(name string, set bool) {
 		if set {
-			s += name
+			s += ", " + name
 		}
 	}
+	add("uncounted", d.Uncounted)
+	add("restart the lane", d.RestartLane)
+	add("park", d.Park)
+	add("exhausted", d.Exhausted)
 	return s
 }

@@ -45,6 +45,7 @@ type hand struct {
 
 	live      bool // the broker honours its lease
 	settled   bool // an outcome was handed to the broker, or the lane's accept
+	settledAt int  // the event in which it was
 	swallowed bool // the outcome was lost on its way
 	held      bool // the planner has it
 	knownLost bool // the planner was told that its lease is gone
@@ -82,6 +83,9 @@ type lane struct {
 	runner
 	mail []*plan.Run
 	out  int // runs lent and not reported, of the current generation
+	// probed is when it was last lent something during an outage, or when that
+	// began.
+	probed int64
 }
 
 // pumpEvent is something on its way from the pump to the router.
@@ -156,9 +160,11 @@ type world struct {
 	failing  *hand // the hand-out that a report says failed
 	wasAsked bool  // the policy was asked about it
 
+	unstolen  int // ticks in a row that left something to steal
 	accounted int // successes that the planner has accounted
 	events    int
 	steps     int
+	tally     tally
 	story     *story // nil: nobody listens
 	spare     []*runner
 	rest      []plan.Effect
@@ -187,7 +193,7 @@ func (w *world) reset(s scenario) {
 		scenario: s, p: plan.New(s.config()), now: 1, at: 0, epoch: 1, lastReset: -1 << 62,
 		msgs: w.msgs[:0], byKey: w.byKey, hands: w.hands, items: w.items, held: w.held[:0],
 		lanes: w.lanes[:maxLanes], zombies: w.zombies[:0], pump: w.pump[:0], losses: w.losses[:0],
-		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps,
+		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps, tally: w.tally,
 		spare: w.spare, rest: w.rest[:0], story: w.story,
 	}
 	for k := range w.byKey {

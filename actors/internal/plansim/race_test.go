@@ -1,0 +1,5 @@
+//go:build race
+
+package plansim
+
+func init() { raceEnabled = true }
