@@ -247,91 +247,6 @@ func TestManyStopsAtOnce(t *testing.T) {
 	})
 }
 
-// worker drives a receiver as the tree would: it receives, settles after a
-// while, extends, and stops at a moment of its own.
-type worker struct {
-	t        testing.TB
-	rng      *rand.Rand
-	r        transport.Receiver
-	s        *sink
-	accepted chan string // bodies whose accept was confirmed
-	wg       sync.WaitGroup
-}
-
-func (w *worker) run(stop <-chan struct{}) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	var mu sync.Mutex
-	held := map[*transport.Delivery]bool{}
-	ended := make(chan struct{})
-	granter := make(chan struct{})
-	go func() { // gives credit back
-		defer close(granter)
-		closed := (<-chan struct{})(ended)
-		for done := false; !done || len(w.s.settled) > 0; {
-			select {
-			case e := <-w.s.settled:
-				if e.err == nil && e.o.Kind == transport.Accept {
-					w.accepted <- string(e.d.Body)
-				}
-				w.r.Grant(1)
-			case <-closed:
-				done = true
-				closed = nil
-			}
-		}
-	}()
-	w.wg.Go(func() {
-		tick := time.NewTicker(800 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				mu.Lock()
-				var ds []*transport.Delivery
-				for d := range held {
-					ds = append(ds, d)
-				}
-				mu.Unlock()
-				w.r.Extend(ds, until(2*time.Second))
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	w.wg.Go(func() {
-		for ctx.Err() == nil {
-			ds, err := w.r.Receive(ctx)
-			if err != nil && !is[*transport.TemporaryError](err) && !errors.Is(err, context.Canceled) {
-				w.t.Errorf("receive: %v", err)
-				return
-			}
-			for _, d := range ds {
-				mu.Lock()
-				held[d] = true
-				o := accept
-				if w.rng.IntN(5) == 0 {
-					o = giveUp
-				}
-				delay := time.Duration(w.rng.Int64N(int64(3 * time.Second)))
-				mu.Unlock()
-				time.AfterFunc(delay, func() {
-					mu.Lock()
-					delete(held, d)
-					mu.Unlock()
-					w.r.Settle(d, o)
-				})
-			}
-		}
-	})
-	<-stop
-	cancel()
-	w.wg.Wait()
-	closeNow(w.t, w.r)
-	close(ended)
-	<-granter
-}
-
 // A stop at a random moment of polls, deletes and extensions, on a slow network
 // that also loses replies: nothing is invisible afterwards, and nothing is lost.
 func TestStopAtRandomMoments(t *testing.T) {
@@ -351,7 +266,7 @@ func stopAtRandom(f *fake, kind string, seed uint64) {
 	for i := range n {
 		put(f, f.client, q, fmt.Sprint("g", i%20), fmt.Sprint(i))
 	}
-	w := &worker{t: f, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n)}
+	w := &worker{t: f, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n), lease: 4 * time.Second}
 	w.r, w.s = open(f, f.client, q, &Options{VisibilityTimeout: 4 * time.Second, WaitTime: time.Second})
 	lossy := seed%2 == 1 && kind == ".fifo" // on standard queues a lost receive is lost until its timeout
 	f.wire.Script(func(c sqsfake.Call) sqsfake.Fault {

@@ -11,7 +11,6 @@ import (
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 
 	"github.com/keylanes/keylanes/internal/sqsfake"
-	"github.com/keylanes/keylanes/transport"
 )
 
 // fake is a scripted endpoint in virtual time.
@@ -68,21 +67,6 @@ func (f *fake) atServer(queue, visible, invisible string) {
 	if v, i := counts(f, f.client, queue); v != visible || i != invisible {
 		f.Errorf("%s visible and %s invisible, want %s and %s", v, i, visible, invisible)
 	}
-}
-
-// receiveAll calls Receive until n deliveries have come, through temporary
-// errors.
-func receiveAll(t testing.TB, r transport.Receiver, n int) []*transport.Delivery {
-	t.Helper()
-	var ds []*transport.Delivery
-	for tries := 0; len(ds) < n; tries++ {
-		got, err := r.Receive(context.Background())
-		if err != nil && (!is[*transport.TemporaryError](err) || tries > 20) {
-			t.Fatalf("receive: %v", err)
-		}
-		ds = append(ds, got...)
-	}
-	return ds
 }
 
 func until(d time.Duration) time.Time { return time.Now().Add(d) }

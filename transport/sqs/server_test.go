@@ -154,7 +154,7 @@ func TestServerStopAtRandomMoments(t *testing.T) {
 			for i := range n {
 				put(t, c, q, fmt.Sprint("g", i%20), fmt.Sprint(i))
 			}
-			w := &worker{t: t, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n)}
+			w := &worker{t: t, rng: rand.New(rand.NewPCG(seed, 8)), accepted: make(chan string, n), lease: 10 * time.Second}
 			w.r, w.s = open(t, c, q, &Options{VisibilityTimeout: 10 * time.Second, WaitTime: time.Second})
 			w.r.Grant(40)
 			stop := make(chan struct{})
