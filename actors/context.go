@@ -22,7 +22,7 @@ type handlerContext struct {
 
 	mu    sync.Mutex
 	ended bool
-	over  bool // the handler has returned
+	over  bool         // the handler has returned
 	more  *contextMore // nil until something needs it
 }
 

@@ -16,9 +16,6 @@ const copyTimeout = 30 * time.Second
 // copy publishes an item's dead-letter copy, on a goroutine of its own: neither
 // lanes nor the router wait for a broker. The credit bounds how many there are.
 func (r *router) copy(it *plan.Item) {
-	if _, again := r.tries[it]; !again {
-		r.tries[it] = 0
-	}
 	t, ctx := r.t, r.copyCtx
 	m := deadLetter(it, t.opts.Name)
 	go func() {
@@ -58,23 +55,31 @@ func deadLetter(it *plan.Item, source string) transport.Message {
 }
 
 func (r *router) copied(m *copied) {
-	it := m.item
+	it, d := m.item, m.item.D
 	if m.err != nil {
 		r.tries[it]++
 		if !r.draining {
-			r.t.event(Event{Kind: EventDeadLetterFailed, Lane: -1, Key: it.D.Key, ID: it.D.ID, Err: m.err, Count: r.tries[it]})
+			r.t.event(Event{Kind: EventDeadLetterFailed, Lane: -1, Key: d.Key, ID: d.ID, Err: m.err, Count: r.tries[it]})
 		}
-		es := r.planner.Copied(r.now(), it, false, r.tries[it])
-		if s := it.State(); s != plan.CopyWait {
-			delete(r.tries, it)
-		}
-		r.apply(es)
+		r.apply(r.planner.Copied(r.now(), it, false, r.tries[it]))
+		r.forgetTries()
 		return
 	}
+	delete(r.tries, it)
 	r.deadLettered++
 	dir := it.Directive()
-	r.t.observe(Observation{Kind: ObserveDeadLettered, Delivery: it.D, Lane: -1, Attempt: it.Attempt - 1, Reason: dir.Reason})
-	r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: it.D.Key, ID: it.D.ID, Reason: dir.Reason + ": " + dir.Description})
+	r.t.observe(Observation{Kind: ObserveDeadLettered, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Reason: dir.Reason})
+	r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: dir.Reason + ": " + dir.Description})
+	r.confirmed = it
 	r.apply(r.planner.Copied(r.now(), it, true, 0))
-	delete(r.tries, it)
+	r.confirmed = nil
+}
+
+// forgetTries forgets the failed copies of what is being copied no more.
+func (r *router) forgetTries() {
+	for it := range r.tries {
+		if s := it.State(); s != plan.CopyWait && s != plan.Copying {
+			delete(r.tries, it)
+		}
+	}
 }

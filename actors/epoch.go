@@ -87,14 +87,23 @@ func (e *epoch) exhausted() bool { return e.open.Load() <= 0 && e.freed.Load() <
 
 func (e *epoch) settle(d *transport.Delivery, o transport.Outcome) {
 	if e.leases != nil {
-		e.leases.remove(d)
+		e.leases.settling(d)
 	}
 	e.rcv.Settle(d, o)
 }
 
+// ended takes a delivery out of what is held, and gives its credit back. A lease
+// that expires can be reported lost while its settlement is under way: only the
+// first report counts.
+func (e *epoch) ended(d *transport.Delivery) {
+	if e.leases == nil || e.leases.remove(d) {
+		e.release(1)
+	}
+}
+
 // Settled implements transport.Sink.
 func (e *epoch) Settled(d *transport.Delivery, o transport.Outcome, err error) {
-	e.release(1)
+	e.ended(d)
 	if err == nil {
 		e.t.counts.settled.Add(1)
 	} else {
@@ -115,13 +124,8 @@ func (e *epoch) Settled(d *transport.Delivery, o transport.Outcome, err error) {
 // Lost implements transport.Sink.
 func (e *epoch) Lost(ds []*transport.Delivery, err error) {
 	e.t.counts.lost.Add(uint64(len(ds)))
-	if e.leases != nil {
-		for _, d := range ds {
-			e.leases.remove(d)
-		}
-	}
-	e.release(int64(len(ds)))
 	for _, d := range ds {
+		e.ended(d)
 		e.t.observe(Observation{Kind: ObserveLost, Delivery: d, Lane: -1, Err: err})
 	}
 	e.t.send(e.t.router, &lost{ds: ds, err: err})
@@ -148,6 +152,7 @@ func (e *epoch) takeCopied(d *transport.Delivery) bool {
 type leaseEntry struct {
 	received time.Time
 	asked    time.Time // when its last extension was asked for
+	settling bool      // not extended any more
 }
 
 // leases are the held deliveries of an epoch whose leases have to be extended.
@@ -165,10 +170,21 @@ func (l *leases) add(ds []*transport.Delivery, now time.Time) {
 	}
 }
 
-func (l *leases) remove(d *transport.Delivery) {
+func (l *leases) settling(d *transport.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if e := l.held[d]; e != nil {
+		e.settling = true
+	}
+}
+
+// remove says whether d was there.
+func (l *leases) remove(d *transport.Delivery) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.held[d]
 	delete(l.held, d)
+	return ok
 }
 
 // due gives what has to be extended at now, a third of the lease ahead of time
@@ -180,7 +196,7 @@ func (l *leases) due(now time.Time, lim transport.Limits) (ds []*transport.Deliv
 	until = now.Add(lim.Lease)
 	for d, e := range l.held {
 		left := transport.LeaseOf(d).Deadline().Sub(now)
-		if left <= 0 || left > lim.Lease*2/3 || now.Sub(e.asked) < lim.Lease/3 {
+		if e.settling || left <= 0 || left > lim.Lease*2/3 || now.Sub(e.asked) < lim.Lease/3 {
 			continue
 		}
 		if lim.LeaseMax > 0 && until.Sub(e.received) > lim.LeaseMax {

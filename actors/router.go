@@ -35,6 +35,7 @@ type router struct {
 	copyCtx                                                   context.Context
 	stopCopies                                                context.CancelFunc
 	tries                                                     map[*plan.Item]int // failed copies
+	confirmed                                                 *plan.Item         // whose copy is being reported
 
 	blockedSince int64
 	blocked      bool
@@ -118,12 +119,14 @@ func (r *router) Receive(ctx actor.Context) {
 		r.copied(m)
 	case *lost:
 		r.apply(r.planner.Lost(r.now(), m.ds))
+		r.forgetTries()
 	case *acceptLost:
 		r.planner.AcceptLost(m.d)
 	case *attachedLimits:
 		r.planner.SetMaxReceives(m.limits.MaxReceives)
 	case *epochEnded:
 		r.apply(r.planner.EpochEnded(r.now(), m.epoch))
+		r.forgetTries()
 	case *pauseRouter:
 		r.apply(r.planner.Pause(r.now()))
 	case *resumeRouter:
@@ -309,8 +312,7 @@ func (r *router) settle(it *plan.Item, o transport.Outcome) {
 	switch o.Kind {
 	case transport.Accept:
 		kind = ObserveAcceptedAnyway
-		if _, dead := r.tries[it]; dead {
-			delete(r.tries, it)
+		if it == r.confirmed {
 			kind = 0 // told when the copy was confirmed
 			if e := r.t.epoch.Load(); e != nil {
 				e.noteCopied(d)
@@ -388,6 +390,11 @@ func (r *router) note(e plan.Effect) {
 	case plan.NoteRetriedInstead:
 		t.log.Warn("keylanes: retried here instead of abandoned, a held successor is too near the queue's receive limit",
 			"subscription", t.opts.Name, "key", ev.Key, "id", ev.ID)
+		return
+	case plan.NoteLapsed:
+		// Nobody may have noticed: the refusal of this settlement gives the
+		// credit back.
+		t.settle(it.D, transport.Outcome{Kind: transport.Return})
 		return
 	default:
 		return

@@ -60,10 +60,14 @@ func (r *router) handlerDue() int64 {
 			sooner(c.started + timeout)
 		}
 	})
-	if at == 0 && timeout > 0 {
+	switch {
+	case at > 0:
+		return int64(at) + 1 // as now counts
+	case timeout > 0:
 		return r.now() + int64(timeout) // nothing has begun yet
+	default:
+		return 0
 	}
-	return int64(at)
 }
 
 // watchHandlers cancels handlers that ran into their timeout, and replaces the
