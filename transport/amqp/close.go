@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -9,9 +10,9 @@ import (
 // closeBound bounds a Close whose context has no end.
 const closeBound = 30 * time.Second
 
-// Close writes what was settled, detaches, by which the broker takes back in
-// order whatever isn't settled, and waits until the broker has ended the
-// session: then it has every settlement for certain.
+// Close writes what was settled and waits until the broker has stored it, as far
+// as it can say so. Then it detaches, by which the broker takes back in order
+// whatever isn't settled, and ends the session and the connection.
 func (r *receiver) Close(ctx context.Context) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -26,16 +27,23 @@ func (r *receiver) Close(ctx context.Context) error {
 		r.link.abort(errClosing)
 		return r.uncertain(told, r.over())
 	}
-	// In good order also when only the link is gone: a socket that is closed
-	// with bytes unread is reset, and the accepts in it are lost.
 	err := r.wire.flush(ctx)
-	if err != nil {
-		r.kill(err)
-		r.link.abort(err)
-	} else {
-		r.kill(errClosing)
-		err = r.link.close(ctx)
+	if err == nil && r.lost() {
+		err = r.deadErr
+	} else if err == nil && isArtemis(r.link.conn) {
+		err = r.confirm(ctx)
 	}
+	if errors.Is(err, errNoBarrier) {
+		err = nil
+	}
+	r.kill(firstOf(err, errClosing))
+	if ctx.Err() != nil || r.wire.down() {
+		r.link.abort(firstOf(err, errClosing))
+		return r.uncertain(told && ctx.Err() == nil, firstOf(err, context.Cause(ctx)))
+	}
+	// In good order also when the link is gone already: a socket that is closed
+	// with bytes unread is reset, and the accepts in it are lost.
+	err = firstOf(err, r.link.close(ctx))
 	return r.uncertain(told && ctx.Err() == nil, err)
 }
 
@@ -44,4 +52,13 @@ func (r *receiver) uncertain(told bool, err error) error {
 		return nil
 	}
 	return fmt.Errorf("close: %s: what was settled last may come again: %w", r.op, err)
+}
+
+func (r *receiver) lost() bool {
+	select {
+	case <-r.dead:
+		return true
+	default:
+		return false
+	}
 }

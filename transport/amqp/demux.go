@@ -44,6 +44,9 @@ type transfer struct {
 // flow is what matters of a flow frame.
 type flow struct {
 	nextOutgoing uint32 // the session's
+	onLink       bool   // handle and credit are of a link
+	handle       uint32
+	credit       uint32
 	echo         bool
 }
 
@@ -54,6 +57,12 @@ type peer interface {
 	attached(handle, deliveryCount uint32, peerSends bool)
 	transferred(t transfer) error
 	flowed(f flow)
+	// disposed tells of deliveries that were sent to the broker.
+	disposed(first, last uint32, outcome byte, txn []byte)
+	// barrierAttached and barrierDetached report whether the link is one that
+	// go-amqp knows nothing of.
+	barrierAttached(name string, handle uint32, refused bool) bool
+	barrierDetached(handle uint32) bool
 	detached(handle uint32)
 	ended()
 	// heard is called once for each read, after all its frames.
@@ -169,9 +178,14 @@ func (d *demux) frame(b []byte) (own bool, err error) {
 			f.skip(1) // remote-channel
 			d.peer.began(f.uint())
 		case codeAttach:
-			err = d.attach(f)
+			own, err = d.attach(f)
+		case codeDisposition:
+			own, err = d.disposition(f)
 		case codeDetach:
-			d.peer.detached(f.uint())
+			handle := f.uint()
+			if own = d.peer.barrierDetached(handle); !own {
+				d.peer.detached(handle)
+			}
 		case codeEnd, codeClose:
 			d.peer.ended()
 		}
@@ -182,22 +196,51 @@ func (d *demux) frame(b []byte) (own bool, err error) {
 	return own, nil
 }
 
-func (d *demux) attach(f fields) error {
-	f.skip(1) // name
+func (d *demux) attach(f fields) (own bool, err error) {
+	_, name := f.next()
 	handle := f.uint()
 	peerReceives := f.bool()
-	f.skip(6) // settle modes, source, target, unsettled, incomplete-unsettled
+	f.skip(3) // settle modes, source
+	target, _ := f.next()
+	f.skip(2) // unsettled, incomplete-unsettled
 	count := f.uint()
-	if f.err == nil {
-		d.peer.attached(handle, count, !peerReceives)
+	if f.err != nil {
+		return false, f.err
 	}
-	return f.err
+	if peerReceives && d.peer.barrierAttached(string(name), handle, target == 0x40) {
+		return true, nil
+	}
+	d.peer.attached(handle, count, !peerReceives)
+	return false, nil
+}
+
+// disposition takes those of the peer as a receiver. As a sender it speaks of
+// deliveries that it gave up; go-amqp takes no interest in them either.
+func (d *demux) disposition(f fields) (own bool, err error) {
+	if !f.bool() || f.err != nil {
+		return false, f.err
+	}
+	first := f.uint()
+	last, given := f.optUint()
+	if !given {
+		last = first
+	}
+	f.skip(1) // settled
+	outcome, txn := f.outcome()
+	if f.err == nil {
+		d.peer.disposed(first, last, outcome, txn)
+	}
+	return true, f.err
 }
 
 func (d *demux) flow(f fields) error {
 	f.skip(2) // next-incoming-id, incoming-window
 	fl := flow{nextOutgoing: f.uint()}
-	f.skip(6) // outgoing-window, handle, delivery-count, link-credit, available, drain
+	f.skip(1) // outgoing-window
+	fl.handle, fl.onLink = f.optUint()
+	f.skip(1) // delivery-count
+	fl.credit = f.uint()
+	f.skip(2) // available, drain
 	fl.echo = f.bool()
 	if f.err == nil {
 		d.peer.flowed(fl)

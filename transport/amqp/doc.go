@@ -11,8 +11,9 @@
 //
 // Deliveries come in the queue's order. Accepting is a frame without an answer:
 // a connection that breaks loses the accepts that were under way, and those
-// messages come again. Close ends the session and waits for the broker's answer,
-// after which nothing that was settled comes again.
+// messages come again. Close waits until the broker has stored everything, after
+// which nothing that was settled comes again (Artemis; others are asked to end
+// the session, which is the best that they can say).
 //
 // Giving deliveries back keeps their order only when it happens by the end of
 // the link: the broker then puts everything that isn't settled back to where it

@@ -153,3 +153,27 @@ func (f *fields) bool() bool {
 		return false
 	}
 }
+
+// outcome reads a delivery state: the code of its descriptor (0: none), and the
+// transaction's id where it is declared.
+func (f *fields) outcome() (code byte, txn []byte) {
+	if f.err != nil || f.left <= 0 {
+		return 0, nil
+	}
+	b := f.b
+	ctor, _ := f.next()
+	if ctor != 0 || f.err != nil || len(b) < 4 || b[1] != 0x53 {
+		return 0, nil
+	}
+	code = b[2]
+	if code == codeDeclared {
+		in, _, err := newFields(b[3:])
+		if err != nil {
+			f.err = err
+			return code, nil
+		}
+		_, txn = in.next()
+		f.err = in.err
+	}
+	return code, txn
+}

@@ -1,9 +1,6 @@
 package amqp
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "fmt"
 
 // The receiver as the peer of its demux: all on the connection's reading
 // goroutine.
@@ -66,6 +63,7 @@ func (r *receiver) flowed(f flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.in.nextIncoming = f.nextOutgoing
+	r.barrierCredit(f)
 	if f.echo {
 		r.needFlow, r.in.moved = true, true
 	}
@@ -120,21 +118,17 @@ func (r *receiver) waiting() int { return r.settle.pending() }
 // link, and on the session.
 func (r *receiver) appendFlow(buf []byte) []byte {
 	in := &r.in
-	credit := max(r.issued-in.arrived, 0)
-	start := len(buf)
-	buf = append(buf, 0, 0, 0, 0, 2, 0, 0, 0)
-	buf = append(buf, 0x00, 0x53, codeFlow, 0xc0, 0, 7)
-	list := len(buf) - 1 // the list's size counts from its count
+	buf, frame := appendFrame(buf)
+	buf, list := appendList(buf, codeFlow, 7)
 	for _, v := range [...]uint32{
 		in.nextIncoming, sessionWindow, // incoming
-		0, sessionWindow, // outgoing: this session sends no transfers
+		0, sessionWindow, // outgoing: nothing is sent before the barrier, and no flow after it
 		0, // handle: the session's first link, and go-amqp numbers from 0
-		in.count0 + uint32(in.arrived), uint32(credit),
+		in.count0 + uint32(in.arrived), uint32(max(r.issued-in.arrived, 0)),
 	} {
-		buf = append(buf, 0x70)
-		buf = binary.BigEndian.AppendUint32(buf, v)
+		buf = appendUint(buf, v)
 	}
-	buf[list-1] = byte(len(buf) - list)
-	binary.BigEndian.PutUint32(buf[start:], uint32(len(buf)-start))
+	closeList(buf, list)
+	closeFrame(buf, frame)
 	return buf
 }

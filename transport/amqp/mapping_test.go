@@ -153,12 +153,15 @@ func FuzzMessage(f *testing.F) {
 // noPeer takes note of nothing; it fails the stream where the receiver would.
 type noPeer struct{ transfers, bytes int }
 
-func (p *noPeer) began(uint32)                  {}
-func (p *noPeer) attached(uint32, uint32, bool) {}
-func (p *noPeer) flowed(flow)                   {}
-func (p *noPeer) detached(uint32)               {}
-func (p *noPeer) ended()                        {}
-func (p *noPeer) heard()                        {}
+func (p *noPeer) began(uint32)                              {}
+func (p *noPeer) attached(uint32, uint32, bool)             {}
+func (p *noPeer) flowed(flow)                               {}
+func (p *noPeer) detached(uint32)                           {}
+func (p *noPeer) disposed(uint32, uint32, byte, []byte)     {}
+func (p *noPeer) barrierAttached(string, uint32, bool) bool { return false }
+func (p *noPeer) barrierDetached(uint32) bool               { return false }
+func (p *noPeer) ended()                                    {}
+func (p *noPeer) heard()                                    {}
 func (p *noPeer) transferred(t transfer) error {
 	p.transfers++
 	p.bytes += len(t.payload)

@@ -57,7 +57,8 @@ type receiver struct {
 	pending  int64 // credit granted and not given to the broker yet
 	returned int64 // Returns that the end of the epoch will give back
 	needFlow bool
-	quiet    bool // the epoch is over: a flow for a link that is gone ends the session
+	barrier  *barrier // of Close
+	quiet    bool     // the epoch is over: a flow for a link that is gone ends the session
 
 	ready chan struct{} // capacity 1: arrivals isn't empty
 	dead  chan struct{} // closed when the link is known to be gone

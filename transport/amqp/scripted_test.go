@@ -93,10 +93,11 @@ type said struct {
 // scripted is the peer. on replaces the answer to a performative: it gives what
 // is written instead.
 type scripted struct {
-	t   *testing.T
-	ln  net.Listener
-	on  map[byte]func(f fields) []byte
-	got chan said // flows, transfers and dispositions
+	artemis bool // says that it is one, so that Close commits
+	t       *testing.T
+	ln      net.Listener
+	on      map[byte]func(f fields) []byte
+	got     chan said // flows, transfers and dispositions
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -193,7 +194,12 @@ const codeOpen = 0x10
 func (p *scripted) answer(code byte, f fields) []byte {
 	switch code {
 	case codeOpen:
-		return frame(codeOpen, list{"peer", "host", 65536, raw{0x60, 0, 10}})
+		var properties any
+		if p.artemis {
+			kv := encode(encode(nil, sym("product")), "apache-activemq-artemis")
+			properties = raw(append([]byte{0xc1, byte(len(kv) + 1), 2}, kv...))
+		}
+		return frame(codeOpen, list{"peer", "host", 65536, raw{0x60, 0, 10}, nil, nil, nil, nil, nil, properties})
 	case codeBegin:
 		return frame(codeBegin, list{raw{0x60, 0, 0}, 0, 5000, 5000})
 	case codeAttach:

@@ -1,7 +1,6 @@
 package amqp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -149,35 +148,28 @@ func (s *settler) flushed(err error) {
 
 // appendDisposition appends the frame that settles the deliveries first to last.
 func appendDisposition(buf []byte, first, last uint32, o transport.Outcome) []byte {
-	start := len(buf)
-	// The channel is 0: a connection has one session, and go-amqp numbers from 0.
-	buf = append(buf, 0, 0, 0, 0, 2, 0, 0, 0)
-	buf = append(buf, 0x00, 0x53, codeDisposition, 0xd0, 0, 0, 0, 0, 0, 0, 0, 5)
-	list := len(buf) - 4    // where the list's size counts from
+	buf, frame := appendFrame(buf)
+	buf, list := appendList(buf, codeDisposition, 5)
 	buf = append(buf, 0x41) // role: receiver
-	buf = append(buf, 0x70) // first
-	buf = binary.BigEndian.AppendUint32(buf, first)
-	buf = append(buf, 0x70) // last
-	buf = binary.BigEndian.AppendUint32(buf, last)
+	buf = appendUint(buf, first)
+	buf = appendUint(buf, last)
 	buf = append(buf, 0x41) // settled
 	switch o.Kind {
 	case transport.Accept:
-		buf = append(buf, 0x00, 0x53, 0x24, 0x45)
+		buf = append(buf, 0x00, 0x53, codeAccepted, 0x45)
 	case transport.Abandon: // modified{delivery-failed: true}
 		buf = append(buf, 0x00, 0x53, 0x27, 0xc0, 2, 1, 0x41)
 	case transport.Reject: // rejected{error{condition, description}}
-		buf = append(buf, 0x00, 0x53, 0x25, 0xd0)
-		rejected := len(buf)
-		buf = append(buf, 0, 0, 0, 0, 0, 0, 0, 1, 0x00, 0x53, 0x1d, 0xd0)
-		e := len(buf)
-		buf = append(buf, 0, 0, 0, 0, 0, 0, 0, 2)
+		var rejected, e int
+		buf, rejected = appendList(buf, 0x25, 1)
+		buf, e = appendList(buf, 0x1d, 2)
 		buf = appendString(buf, 0xa3, rejectCondition)
 		buf = appendString(buf, 0xa1, rejectText(o))
-		binary.BigEndian.PutUint32(buf[e:], uint32(len(buf)-e-4))
-		binary.BigEndian.PutUint32(buf[rejected:], uint32(len(buf)-rejected-4))
+		closeList(buf, e)
+		closeList(buf, rejected)
 	}
-	binary.BigEndian.PutUint32(buf[list-4:], uint32(len(buf)-list))
-	binary.BigEndian.PutUint32(buf[start:], uint32(len(buf)-start))
+	closeList(buf, list)
+	closeFrame(buf, frame)
 	return buf
 }
 

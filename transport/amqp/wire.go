@@ -51,8 +51,7 @@ type wire struct {
 	demux  demux // without a peer all bytes go through
 	passed int   // how much of demux.pass go-amqp has taken
 
-	deadline atomic.Pointer[time.Time] // go-amqp's, while it opens the connection
-	heard    atomic.Bool               // something was read
+	heard atomic.Bool // something was read
 
 	mu      sync.Mutex
 	out     []byte          // go-amqp's frames that wait
@@ -102,7 +101,7 @@ func (w *wire) Read(p []byte) (int, error) {
 
 // fill reads once: through to p when there is no peer, else into the demux.
 func (w *wire) fill(p []byte) (n int, err error) {
-	if err := w.raw.SetReadDeadline(w.readDeadline()); err != nil {
+	if err := w.raw.SetReadDeadline(time.Now().Add(w.idle)); err != nil {
 		return 0, err
 	}
 	into := p
@@ -119,16 +118,6 @@ func (w *wire) fill(p []byte) (n int, err error) {
 		return n, nil
 	}
 	return 0, w.demux.fed(n)
-}
-
-// readDeadline is the end of patience for one read: the idle timeout, or what
-// is left for opening the connection.
-func (w *wire) readDeadline() time.Time {
-	t := time.Now().Add(w.idle)
-	if d := w.deadline.Load(); d != nil && !d.IsZero() && d.Before(t) {
-		return *d
-	}
-	return t
 }
 
 // readFailed prefers the reason why the connection was ended on this side:
@@ -329,12 +318,9 @@ func (w *wire) SetReadDeadline(time.Time) error { return nil }
 // write instead.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// SetDeadline is called by go-amqp while it opens the connection, and cleared
-// thereafter. It holds for reads only, see SetWriteDeadline.
-func (w *wire) SetDeadline(t time.Time) error {
-	w.deadline.Store(&t)
-	return nil
-}
+// SetDeadline does nothing, see the others. go-amqp calls it while it opens the
+// connection, and closes that anyway when its context ends.
+func (w *wire) SetDeadline(time.Time) error { return nil }
 
 // LocalAddr is the socket's.
 func (w *wire) LocalAddr() net.Addr { return w.raw.LocalAddr() }
