@@ -125,8 +125,8 @@ func (j *judge) survey() {
 		case Unconfirmed:
 			m.unconfirmed++
 		case Started:
-			// A key function may give the delivery another key than the
-			// published message has: lanes follow the delivery's.
+			// A broker may give the delivery another key than the published
+			// message has: lanes follow the delivery's.
 			m.key = e.key
 			if j.rules.ConsumerOnly {
 				j.line(m)

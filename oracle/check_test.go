@@ -295,6 +295,33 @@ func TestSequentialIsOneKey(t *testing.T) {
 	}
 }
 
+// With a key function the lanes follow its keys, and so must the judge.
+func TestKeyFunction(t *testing.T) {
+	t.Parallel()
+	a1, b2 := message1("a", 1), message1("b", 2)
+	for _, c := range []struct {
+		name string
+		key  func(*transport.Message) string
+		want map[Promise]int
+	}{
+		{"none", nil, map[Promise]int{}},
+		{"one key for all", func(*transport.Message) string { return "all" }, map[Promise]int{Order: 1, Overlap: 1}},
+		{"a panic is keyless", func(*transport.Message) string { panic("no key") }, map[Promise]int{}},
+	} {
+		l := New()
+		l.Key = c.key
+		l.Record(Published, a1)
+		l.Record(Published, b2)
+		r2 := l.Start(b2, 1)
+		r1 := l.Start(a1, 1)
+		r2.End(Succeeded)
+		r1.End(Succeeded)
+		if v := l.Check(Rules{}); !reflect.DeepEqual(v.Counts, c.want) {
+			t.Errorf("%s: want %v: %v", c.name, c.want, v)
+		}
+	}
+}
+
 func TestDuplicatesWithinTheBound(t *testing.T) {
 	t.Parallel()
 	l := New()

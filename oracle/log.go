@@ -74,6 +74,10 @@ const chunkSize = 4096
 // once. In memory a record takes about 60 bytes; the ids and keys that it names
 // are kept as long as the log.
 type Log struct {
+	// Key finds a message's key. Set it before anything is recorded, to the
+	// function that the consumer uses, where that has one. Nil: Message.Key.
+	Key func(*transport.Message) string
+
 	base      time.Time // anchors the time stamps
 	baseNanos int64
 	processes []process // one, but for a loaded log
@@ -115,7 +119,7 @@ type Run struct {
 // the first, 0 when unknown. Middleware calls it; call it where you can't use
 // that.
 func (l *Log) Start(m *transport.Message, attempt int) Run {
-	r := Run{log: l, id: Identity(m), key: m.Key, attempt: int32(attempt)}
+	r := Run{log: l, id: Identity(m), key: l.key(m), attempt: int32(attempt)}
 	r.n = l.add(entry{kind: Started, id: r.id, key: r.key, attempt: r.attempt})
 	return r
 }
@@ -137,7 +141,21 @@ func (l *Log) Record(k Kind, m *transport.Message) {
 	if !k.outcome() {
 		panic(fmt.Sprintf("oracle: Record(%s): use Start and Run.End for a handler's runs", k))
 	}
-	l.add(entry{kind: k, id: Identity(m), key: m.Key})
+	l.add(entry{kind: k, id: Identity(m), key: l.key(m)})
+}
+
+// key finds m's key. A function that panics leaves it keyless, as it does in a
+// subscription.
+func (l *Log) key(m *transport.Message) (key string) {
+	if l.Key == nil {
+		return m.Key
+	}
+	defer func() {
+		if recover() != nil {
+			key = ""
+		}
+	}()
+	return l.Key(m)
 }
 
 // Received counts n more deliveries as held, from when they were handed out.

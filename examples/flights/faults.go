@@ -39,12 +39,17 @@ func plan(c *config, events []event) *faults {
 		seed: c.seed, errorRate: c.errorRate, panicRate: c.panicRate,
 		poison: map[string]bool{}, slow: map[string]bool{}, undecodable: map[int]bool{},
 	}
-	keys := f.candidates(events)
-	for i, key := range keys {
-		switch {
-		case i < c.poison:
+	// A poisonous aircraft with few flights, for two reasons. Each of its
+	// flights takes five attempts, while whole days of the others go by; and
+	// what is left of it when all others are done looks like an outage, in
+	// which lanes only probe.
+	for _, key := range f.candidates(events, 8, 14) {
+		if len(f.poison) < c.poison {
 			f.poison[key] = true
-		case i < c.poison+c.slow:
+		}
+	}
+	for _, key := range f.candidates(events, 15, 40) {
+		if len(f.slow) < c.slow && !f.poison[key] {
 			f.slow[key] = true
 		}
 	}
@@ -55,9 +60,9 @@ func plan(c *config, events []event) *faults {
 	return f
 }
 
-// candidates gives the keys in an order that the seed decides, those with 8 to
-// 40 messages first: enough to see, and not what the run's time is spent on.
-func (f *faults) candidates(events []event) []string {
+// candidates gives the keys in an order that the seed decides, those with low
+// to high messages first.
+func (f *faults) candidates(events []event, low, high int) []string {
 	count := map[string]int{}
 	for _, e := range events {
 		if e.key != "" {
@@ -70,7 +75,7 @@ func (f *faults) candidates(events []event) []string {
 	}
 	rank := func(key string) (bool, uint64) {
 		n := count[key]
-		return n < 8 || n > 40, f.hash(xxhash.Sum64String(key), 1<<33)
+		return n < low || n > high, f.hash(xxhash.Sum64String(key), 1<<33)
 	}
 	sort.Slice(keys, func(i, j int) bool {
 		oddI, hashI := rank(keys[i])

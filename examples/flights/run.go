@@ -1,12 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -113,11 +114,14 @@ func (s *state) pump(ctx context.Context, c *config, events []event, l *link, lo
 	if c.verbose {
 		logger = slog.New(slog.NewTextHandler(stderr, nil))
 	}
-	err := consume(running, log.Source(l.source), s.handler(), consumerOptions{
-		dispatch: c.dispatch, lanes: c.lanes, credit: c.credit,
-		deadLetter: copies{log.DeadLetter(l.dead), s},
-		middleware: []transport.Middleware{s.ours, log.Middleware()},
-		logger:     logger, state: s, log: log,
+	var err error
+	pprof.Do(running, pprof.Labels(runLabel, s.run), func(running context.Context) {
+		err = consume(running, log.Source(l.source), s.handler(), consumerOptions{
+			dispatch: c.dispatch, lanes: c.lanes, credit: c.credit,
+			deadLetter: copies{log.DeadLetter(l.dead), s},
+			middleware: []transport.Middleware{s.ours, log.Middleware()},
+			logger:     logger, state: s, log: log,
+		})
 	})
 	finish()
 	pubErr := <-published
@@ -143,7 +147,7 @@ func judge(ctx context.Context, c *config, events []event, l *link, s *state, lo
 		Overlapping: !c.ordered(),
 		Credit:      c.credit,
 		Duplicates:  c.duplicates,
-		Left:        map[string]int{"goroutine(s) of the subscription": treeGoroutines()},
+		Left:        map[string]int{"goroutine(s) of the subscription": s.leftGoroutines()},
 	}
 	asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -167,16 +171,27 @@ func judge(ctx context.Context, c *config, events []event, l *link, s *state, lo
 	return r, nil
 }
 
-// treeGoroutines counts goroutines of the subscription that outlived it. One
-// that has just been told to end is given a moment.
-func treeGoroutines() int {
-	n := 0
+// runLabel marks the goroutines of a subscription: whatever they start inherits
+// it.
+const runLabel = "flights-run"
+
+// leftGoroutines counts goroutines of the run's subscription that outlived it.
+// One that has just been told to end is given a moment.
+func (s *state) leftGoroutines() (n int) {
+	label := fmt.Sprintf("%q:%q", runLabel, s.run)
 	for range 50 {
-		buf := make([]byte, 1<<20)
+		var stacks bytes.Buffer
+		if pprof.Lookup("goroutine").WriteTo(&stacks, 1) != nil {
+			return 0 // it writes to memory
+		}
 		n = 0
-		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "keylanes/keylanes/actors") {
-				n++
+		// Equal stacks are one paragraph, which begins with how many there are.
+		for _, g := range strings.Split(stacks.String(), "\n\n") {
+			if strings.Contains(g, label) && strings.Contains(g, "keylanes/keylanes/actors.") {
+				var same int
+				if _, err := fmt.Sscanf(strings.TrimSpace(g), "%d @", &same); err == nil {
+					n += same
+				}
 			}
 		}
 		if n == 0 {

@@ -16,7 +16,15 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// programVariable makes the test binary the program itself.
+const programVariable = "FLIGHTS_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programVariable) != "" {
+		os.Exit(start())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // input writes a file of n orders of a few customers.
 func input(t *testing.T, n, customers int) string {
@@ -214,7 +222,7 @@ func TestUsage(t *testing.T) {
 		"-slow -1":                        "-slow -1: must be at least 0",
 		"-undecodable -1":                 "-undecodable -1: must be at least 0",
 		"-duplicates -1":                  "-duplicates -1: must be at least 0",
-		"-repeat 0":                       "-repeat 0: must be 1 to 10000",
+		"-repeat 0":                       "-repeat 0: must be 1 to 1000",
 		"-seed x":                         "invalid value",
 		"-unknown":                        "flag provided but not defined",
 		"-key=":                           "must name a field",
@@ -284,6 +292,40 @@ func TestGzippedInput(t *testing.T) {
 	r := runWith(t, context.Background(), consumeWith(none), "-input", path, "-key", "customer", "-slow", "0")
 	if r.status != 0 || r.report.Published != 40 {
 		t.Errorf("status %d: %s%s", r.status, r.stderr, r.stdout)
+	}
+}
+
+// The count of what is left of a subscription sees its goroutines, and nobody
+// else's.
+func TestLeftGoroutines(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	began := make(chan string, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runWith(t, context.Background(), func(ctx context.Context, src transport.Source, h transport.Handler, o consumerOptions) error {
+			return subscribe(ctx, src, transport.HandlerFunc(func(ctx context.Context, d *transport.Delivery) error {
+				select {
+				case began <- o.state.run:
+				default:
+				}
+				<-release
+				return h.Handle(ctx, d)
+			}), o)
+		}, "-input", input(t, 20, 2), "-key", "customer", "-slow", "0", "-poison", "0")
+	}()
+	run := <-began
+	if n := (&state{run: run}).leftGoroutines(); n == 0 {
+		t.Error("a subscription that runs has none")
+	}
+	if n := (&state{run: run + "x"}).leftGoroutines(); n != 0 {
+		t.Errorf("a run that isn't has %d", n)
+	}
+	close(release)
+	<-ended
+	if n := (&state{run: run}).leftGoroutines(); n != 0 {
+		t.Errorf("%d are left after the end", n)
 	}
 }
 
