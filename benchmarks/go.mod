@@ -5,6 +5,7 @@ go 1.25.3
 replace github.com/keylanes/keylanes => ../
 
 require (
+	github.com/Azure/go-amqp v1.7.0
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/keylanes/keylanes v0.0.0-00010101000000-000000000000

@@ -19,6 +19,7 @@
 #   ARTEMIS_DATASYNC  true: fsync each write    false
 #   ARTEMIS_HEAP      the JVM's -Xmx            1g
 #   ARTEMIS_TIER      1: quick start, 4: speed  4
+#   ARTEMIS_MEMORY    messages kept in memory   64Mb (above, they are paged to disk)
 #
 # Users (password = name): admin may do all; app may create, send and consume
 # on app.#; ro may only consume; none may do nothing.
@@ -35,6 +36,7 @@ tls_port=${ARTEMIS_TLS_PORT:-25671}
 datasync=${ARTEMIS_DATASYNC:-false}
 heap=${ARTEMIS_HEAP:-1g}
 tier=${ARTEMIS_TIER:-4}
+memory=${ARTEMIS_MEMORY:-64Mb}
 home=$cache/apache-artemis-$version
 inst=$cache/instance-$name
 etc=$inst/etc
@@ -149,7 +151,7 @@ X
   <max-redelivery-records>-1</max-redelivery-records>
   <max-disk-usage>-1</max-disk-usage>
   <critical-analyzer>false</critical-analyzer>
-  <global-max-size>64Mb</global-max-size>
+  <global-max-size>$memory</global-max-size>
   <message-expiry-scan-period>500</message-expiry-scan-period>
   <acceptors>
     <acceptor name="amqp">tcp://127.0.0.1:$port?$amqp</acceptor>

@@ -67,6 +67,7 @@ type Ratio struct {
 	A, B            string
 	Of              Metric
 	AtMost, AtLeast float64
+	Note            string // behind the pair's names
 }
 
 // Ratios prints the medians of the rounds' ratios with their quartiles.
@@ -81,7 +82,11 @@ func (r *Result) Ratios(w io.Writer, qs ...Ratio) {
 			a[i] /= b[i]
 		}
 		want, verdict := Judge(Quantile(a, 0.5), q.AtMost, q.AtLeast)
-		rows = append(rows, []string{q.A + " / " + q.B, q.Of.Name, Spread(a), want, verdict})
+		pair := q.A + " / " + q.B
+		if q.Note != "" {
+			pair += " (" + q.Note + ")"
+		}
+		rows = append(rows, []string{pair, q.Of.Name, Spread(a), want, verdict})
 	}
 	if len(rows) > 1 {
 		Table(w, rows)
@@ -101,6 +106,17 @@ func Judge(v, atMost, atLeast float64) (want, verdict string) {
 		return "at least " + Number(atLeast), "MISSED"
 	}
 	return "", ""
+}
+
+// Fastest is the contender of the highest median rate, "" when none of them ran.
+func (r *Result) Fastest(names ...string) string {
+	best, rate := "", 0.0
+	for _, n := range names {
+		if v := Quantile(r.values(n, Rate), 0.5); v > rate {
+			best, rate = n, v
+		}
+	}
+	return best
 }
 
 func (r *Result) values(name string, m Metric) []float64 {
