@@ -199,8 +199,8 @@ func (r *runner) report(message any) { r.t.send(r.t.router, message) }
 
 // one runs one attempt. A panic or Goexit in it is loop's business.
 func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Verdict, *failed) {
-	if it.KeyErr != nil {
-		return plan.VerdictFailed, &failed{err: it.KeyErr, kind: supervision.Undecodable}
+	if err := it.KeyErr(); err != nil {
+		return plan.VerdictFailed, &failed{err: err, kind: supervision.Undecodable}
 	}
 	d := it.D
 	lease := transport.LeaseOf(d)

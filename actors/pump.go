@@ -311,9 +311,12 @@ func (l *pumpLoop) forward(e *epoch, ds []*transport.Delivery) {
 	for i, d := range ds {
 		d.Epoch = e.n
 		it := &items[i]
-		it.D, it.ID, it.Key, it.Epoch = d, d.ID, d.Key, e.n
+		it.D, it.Key = d, d.Key
 		if t.opts.Key != nil {
-			it.Key, it.KeyErr = l.key(&d.Message)
+			var err error
+			if it.Key, err = l.key(&d.Message); err != nil {
+				it.SetKeyErr(err)
+			}
 		}
 	}
 	if e.leases != nil {

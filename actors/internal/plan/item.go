@@ -44,40 +44,60 @@ var stateNames = [...]string{"queued", "lent", "deciding", "parked", "copying", 
 // String names the state.
 func (s State) String() string { return stateNames[s] }
 
-// Item is one held delivery. It is made by the pump, in slabs, with the exported
-// fields of the first block set; everything else is the planner's.
+// Item is one held delivery. It is made by the pump, in slabs, with D and Key
+// set; everything else is the planner's. There is one for each delivery, so what
+// only a failed one needs is apart.
 type Item struct {
-	D     *transport.Delivery
-	Key   string // the dispatch key; "" keyless
-	ID    string // the message's id, to know it again; "" none
-	Epoch uint64
-	// KeyErr is set when the key function panicked: the lane reports the item
-	// as undecodable without a run.
-	KeyErr error
+	D   *transport.Delivery
+	Key string // the dispatch key; "" keyless
 
 	// Attempt is the number of the attempt that is lent next: 1 for the first.
 	// The lane reads it.
 	Attempt int
-	// FirstFailed is when it first failed here, 0 when it hasn't.
-	FirstFailed int64
 
-	state State
-	lost  bool // the lease is gone
-	k     *key // nil when keyless
-	next  *Item
+	k    *key // nil when keyless
+	next *Item
 	// older and newer link all held items in the order of arrival.
 	older, newer *Item
 	run          *Run
+	arrived      int64
+	*trouble     // nil until the first failure
+	state        State
+	lost         bool // the lease is gone
+}
 
-	mark uint64 // the planner's successes when it first failed
-	due  int64  // its timer, while heapAt > 0
+// trouble is what only an item that failed needs.
+type trouble struct {
+	keyErr error // the key function panicked on it
+
+	// FirstFailed is when it first failed here, 0 when it hasn't.
+	FirstFailed int64
+	mark        uint64 // the planner's successes at that time
+	lane        int    // that ran it last
+	due         int64  // its timer, while heapAt > 0
 	// heapAt is its place in the timer heap, counted from 1; 0 when not there.
 	heapAt int
+	dir    supervision.Directive // that is being carried out
+}
 
-	lane    int // that ran it last
-	arrived int64
+// inTrouble gives the rare half, made on demand.
+func (it *Item) inTrouble() *trouble {
+	if it.trouble == nil {
+		it.trouble = &trouble{}
+	}
+	return it.trouble
+}
 
-	dir supervision.Directive // that is being carried out
+// SetKeyErr says that the key function panicked: the lane reports the item as
+// undecodable without a run. The pump calls it.
+func (it *Item) SetKeyErr(err error) { it.inTrouble().keyErr = err }
+
+// KeyErr gives what SetKeyErr was given. The lane calls it.
+func (it *Item) KeyErr() error {
+	if it.trouble == nil {
+		return nil
+	}
+	return it.keyErr
 }
 
 // State says where the item is.
@@ -97,7 +117,7 @@ func (it *Item) Lost() bool { return it.lost }
 
 // Due is when its timer fires, 0 without one.
 func (it *Item) Due() int64 {
-	if it.heapAt == 0 {
+	if it.trouble == nil || it.heapAt == 0 {
 		return 0
 	}
 	return it.due

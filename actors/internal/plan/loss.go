@@ -24,7 +24,7 @@ func (p *Planner) EpochEnded(now int64, epoch uint64) []Effect {
 	p.clawAll()
 	var all []*Item // losing one may give others back, so the list can't be walked
 	for it := p.oldest; it != nil; it = it.newer {
-		if it.Epoch <= epoch {
+		if it.D.Epoch <= epoch {
 			all = append(all, it)
 		}
 	}
@@ -66,8 +66,8 @@ func (p *Planner) lose(it *Item, group bool) {
 		if group {
 			p.voidSuccessors(it)
 		}
-	case Deciding, Copying:
-		it.lost = true // Decide and Copied look at it
+	case Copying:
+		it.lost = true // Copied looks at it
 		if group {
 			p.voidSuccessors(it)
 		}
@@ -75,7 +75,7 @@ func (p *Planner) lose(it *Item, group bool) {
 		it.k.void--
 		p.goneUndecided(it)
 	case Fenced:
-		c := p.copies[it.ID]
+		c := p.copies[it.D.ID]
 		for i, w := range c.waiting {
 			if w == it {
 				c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
@@ -176,13 +176,13 @@ func (p *Planner) fence(it *Item) {
 		p.place(k)
 		return
 	}
-	if it.ID == "" {
+	if it.D.ID == "" {
 		return
 	}
-	c := p.copies[it.ID]
+	c := p.copies[it.D.ID]
 	if c == nil {
 		c = &copies{}
-		p.copies[it.ID] = c
+		p.copies[it.D.ID] = c
 	}
 	c.running++
 }
@@ -196,15 +196,15 @@ func (p *Planner) unfence(it *Item) {
 		p.place(k)
 		return
 	}
-	if it.ID == "" {
+	if it.D.ID == "" {
 		return
 	}
-	c := p.copies[it.ID]
+	c := p.copies[it.D.ID]
 	c.running--
 	if c.running > 0 {
 		return
 	}
-	delete(p.copies, it.ID)
+	delete(p.copies, it.D.ID)
 	for _, w := range c.waiting {
 		w.state = Queued
 		p.queueBack(w)

@@ -57,7 +57,7 @@ func (m *memory) remember(it *Item) {
 	if it.Attempt <= 1 || m.wasCopied(it) {
 		return
 	}
-	if name := carryName(it.ID, it.k); name != "" {
+	if name := carryName(it.D.ID, it.k); name != "" {
 		m.put(name, carried{attempt: it.Attempt, firstFailed: it.FirstFailed, mark: it.mark, key: it.D.Key})
 	}
 }
@@ -74,7 +74,7 @@ func (m *memory) find(it *Item) (carried, bool) {
 	if len(m.by) == 0 {
 		return carried{}, false
 	}
-	c, ok := m.by[carryName(it.ID, it.k)]
+	c, ok := m.by[carryName(it.D.ID, it.k)]
 	return c, ok && c.key == it.D.Key
 }
 
@@ -90,7 +90,8 @@ func (m *memory) wasCopied(it *Item) bool {
 // while the handler of the earlier one still ran, and failed.
 func (m *memory) inherit(it *Item) {
 	if c, ok := m.find(it); ok && !c.copied {
-		delete(m.by, carryName(it.ID, it.k))
-		it.Attempt, it.FirstFailed, it.mark = c.attempt, c.firstFailed, c.mark
+		delete(m.by, carryName(it.D.ID, it.k))
+		bad := it.inTrouble()
+		it.Attempt, bad.FirstFailed, bad.mark = c.attempt, c.firstFailed, c.mark
 	}
 }

@@ -19,7 +19,7 @@ func items(epoch uint64, from int, keys ...string) []Item {
 	for i, k := range keys {
 		d := slab.New(lease, nil)
 		d.Key, d.ID, d.Epoch, d.Count = k, fmt.Sprint(from+i), epoch, 0
-		its[i] = Item{D: d, Key: k, ID: d.ID, Epoch: epoch}
+		its[i] = Item{D: d, Key: k}
 	}
 	return its
 }
@@ -58,11 +58,11 @@ func TestOneKeyKeepsItsOrderThroughAFailure(t *testing.T) {
 	r.Claw() // the lane closes the run at the failure
 	r.Finished, r.Verdict = 1, VerdictFailed
 	es := p.Done(2, r)
-	if len(es) != 1 || es[0].Kind != Ask || es[0].Item.ID != "0" {
+	if len(es) != 1 || es[0].Kind != Ask || es[0].Item.D.ID != "0" {
 		t.Fatalf("effects %v, want Ask of item 0", es)
 	}
 	rs = lends(p.Decide(3, es[0].Item, supervision.Retry(time.Second)))
-	if len(rs) != 1 || rs[0].N != 2 || rs[0].Items[0].ID != "1" || rs[0].Items[1].ID != "3" {
+	if len(rs) != 1 || rs[0].N != 2 || rs[0].Items[0].D.ID != "1" || rs[0].Items[1].D.ID != "3" {
 		t.Fatal("want b's deliveries to go on alone")
 	}
 	finish(p, 4, rs[0])
@@ -70,7 +70,7 @@ func TestOneKeyKeepsItsOrderThroughAFailure(t *testing.T) {
 		t.Fatalf("timer at %d", at)
 	}
 	rs = lends(p.Tick(p.NextTimer()))
-	if len(rs) != 1 || rs[0].N != 2 || rs[0].Items[0].ID != "0" || rs[0].Items[1].ID != "2" {
+	if len(rs) != 1 || rs[0].N != 2 || rs[0].Items[0].D.ID != "0" || rs[0].Items[1].D.ID != "2" {
 		t.Fatal("want the failed delivery first, its successor behind it")
 	}
 	if rs[0].Items[0].Attempt != 2 {
@@ -169,7 +169,7 @@ func BenchmarkPlanner(b *testing.B) {
 				for n < b.N {
 					for s := range slabs {
 						for i := range slabs[s] {
-							slabs[s][i] = Item{D: d, Key: keys[at&(1<<16-1)], Epoch: 1}
+							slabs[s][i] = Item{D: d, Key: keys[at&(1<<16-1)]}
 							at++
 						}
 						take(p.Arrive(int64(at), slabs[s]))

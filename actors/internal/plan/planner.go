@@ -201,9 +201,9 @@ func (p *Planner) Arrive(now int64, slab []Item) []Effect {
 			p.gone(it)
 			continue
 		}
-		if it.k == nil && len(p.copies) > 0 && p.copies[it.ID] != nil && it.ID != "" {
+		if it.k == nil && len(p.copies) > 0 && p.copies[it.D.ID] != nil && it.D.ID != "" {
 			it.state = Fenced
-			c := p.copies[it.ID]
+			c := p.copies[it.D.ID]
 			c.waiting = append(c.waiting, it)
 			continue
 		}
@@ -289,7 +289,7 @@ func (p *Planner) stuckEnded(r *Run) {
 	}
 	p.stuckN--
 	it.state = Lent
-	it.lane = r.Lane
+	it.inTrouble().lane = r.Lane
 	if r.Verdict == VerdictOK {
 		p.succeededOutside(it)
 		return
@@ -330,7 +330,7 @@ func (p *Planner) ended(it *Item, r *Run) {
 	if it.k != nil {
 		it.k.lent--
 	}
-	it.run, it.lane = nil, r.Lane
+	it.run, it.inTrouble().lane = nil, r.Lane
 	if it.lost {
 		p.unfence(it)
 	}
@@ -368,7 +368,8 @@ func (p *Planner) failed(it *Item, v Verdict) {
 	}
 }
 
-// Decide carries out the policy's directive for an item that Ask named.
+// Decide carries out the policy's directive for an item that Ask named. It is the
+// next event after the one that asked.
 func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect {
 	p.begin(now)
 	if it.state != Deciding {
@@ -377,13 +378,6 @@ func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect 
 	p.asking--
 	if d.RestartLane {
 		p.restart(it.lane)
-	}
-	if it.lost {
-		if !d.Uncounted {
-			it.Attempt++
-		}
-		p.goneUndecided(it)
-		return p.end()
 	}
 	failures := it.Attempt
 	if !d.Uncounted {

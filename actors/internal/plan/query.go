@@ -13,4 +13,9 @@ func (p *Planner) Idle() bool { return p.idleN > 0 }
 func (p *Planner) AnyLost() bool { return p.fencesN > 0 }
 
 // Directive is what the policy last ordered for it.
-func (it *Item) Directive() supervision.Directive { return it.dir }
+func (it *Item) Directive() supervision.Directive {
+	if it.trouble == nil {
+		return supervision.Directive{}
+	}
+	return it.dir
+}

@@ -14,10 +14,10 @@ func (t *timers) add(it *Item, due int64) {
 }
 
 func (t *timers) remove(it *Item) {
-	i := it.heapAt - 1
-	if i < 0 {
+	if it.trouble == nil || it.heapAt == 0 {
 		return
 	}
+	i := it.heapAt - 1
 	last := len(t.h) - 1
 	t.swap(i, last)
 	t.h[last] = nil

@@ -115,7 +115,7 @@ func (w *world) hand(m *message) {
 	m.live++
 	m.count++
 	w.outstanding++
-	*h.item = plan.Item{D: &h.d, Key: h.d.Key, ID: h.d.ID, Epoch: w.epoch}
+	*h.item = plan.Item{D: &h.d, Key: h.d.Key}
 }
 
 // groupOf is the planner's key of m.
