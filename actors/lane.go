@@ -2,7 +2,6 @@ package actors
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -25,10 +24,29 @@ type Lane struct{ Index int }
 type lane struct {
 	t     *tree
 	index int
-	// gen is the generation that this incarnation's runner begins with. The
+	feed  *feed
+	run   *runner
+}
+
+// feed is how the router reaches the runners of a lane, one incarnation after
+// the other. A run goes straight to the runner: the actor could only pass it on,
+// at the cost of waking it.
+type feed struct {
+	// gen is the generation that the next incarnation's runner begins with. The
 	// router sets it before it restarts the lane.
-	gen *atomic.Uint32
-	run *runner
+	gen atomic.Uint32
+	// work holds runs, and nil to make a runner look whether it is to quit.
+	work chan *plan.Run
+}
+
+// feedRoom bounds how many runs can be on their way to a runner: the planner
+// lends two at a time, and those of an old generation are let go at once.
+const feedRoom = 64
+
+func newFeed(gen uint32) *feed {
+	f := &feed{work: make(chan *plan.Run, feedRoom)}
+	f.gen.Store(gen)
+	return f
 }
 
 // crash is the failure of a lane whose handler panicked, or called Goexit. The
@@ -54,10 +72,8 @@ type failed struct {
 func (l *lane) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *actor.Started:
-		l.run = newRunner(l.t, l.index, l.gen.Load(), ctx.Self())
+		l.run = newRunner(l.t, l.index, l.feed, ctx.Self())
 		go l.run.loop()
-	case *plan.Run:
-		l.run.give(m)
 	case *crash:
 		panic(m)
 	case *actor.Restarting, *actor.Stopping:
@@ -88,30 +104,36 @@ type runner struct {
 	replaced bool // the router has given up on it; the router's
 }
 
-// runsAhead bounds how many runs can be on their way to a runner: the planner
-// lends two at a time, and those of an old generation are let go at once.
-const runsAhead = 64
-
-func newRunner(t *tree, index int, gen uint32, self *actor.PID) *runner {
-	r := &runner{t: t, index: index, gen: gen, self: self, work: make(chan *plan.Run, runsAhead), quit: make(chan struct{})}
+func newRunner(t *tree, index int, f *feed, self *actor.PID) *runner {
+	r := &runner{t: t, index: index, gen: f.gen.Load(), self: self, work: f.work, quit: make(chan struct{})}
 	r.timed = t.opts.HandlerTimeout > 0 || t.opts.Observer != nil
 	t.runners.add(r)
 	return r
 }
 
-// give hands a run to the runner. The lane calls it.
-func (r *runner) give(run *plan.Run) {
+// end tells the runner to quit when it looks next. Any goroutine.
+func (r *runner) end() {
+	r.quitOnce.Do(func() { close(r.quit) })
 	select {
-	case r.work <- run:
+	case r.work <- nil:
+	default: // full: it will look
+	}
+}
+
+// quits says whether the runner was told to quit.
+func (r *runner) quits() bool {
+	select {
+	case <-r.quit:
+		return true
 	default:
-		panic(fmt.Sprintf("lane %d was lent more than %d runs", r.index, runsAhead))
+		return false
 	}
 }
 
 // stop lets the runner end, after the attempt that it is at, whose context ends
 // now.
 func (r *runner) stop() {
-	r.quitOnce.Do(func() { close(r.quit) })
+	r.end()
 	if c := r.at.Load(); c != nil {
 		c.cancel(transport.ErrStopping)
 	}
@@ -137,27 +159,25 @@ func (r *runner) loop() {
 			if c := r.at.Load(); c != nil {
 				c.finish()
 			}
-			r.end(run, plan.VerdictFailed)
+			r.closeRun(run, plan.VerdictFailed)
 		}
 		r.t.runners.remove(r)
-		select {
-		case <-r.quit: // the actor is gone, or going: nobody else would report
-			if run != nil {
-				r.report(f)
-			}
-		default:
+		switch {
+		case !r.quits():
 			r.t.send(r.self, &crash{failed: f})
+		case run != nil: // the actor is gone, or going: nobody else would report
+			r.report(f)
 		}
 	}()
 	r.h = r.t.handler(Lane{Index: r.index})
 	for {
-		select {
-		case <-r.quit:
+		run = <-r.work
+		if r.quits() {
+			// What was lent is taken back by the router, or falls with it.
 			normal = true
 			return
-		case run = <-r.work:
 		}
-		if run.Gen != r.gen {
+		if run == nil || run.Gen != r.gen {
 			run = nil
 			continue // the router took it back
 		}
@@ -169,7 +189,7 @@ func (r *runner) loop() {
 			v, f := r.one(run, run.Items[i], &started)
 			run.Finished = i + 1
 			if v != plan.VerdictOK {
-				r.end(run, v)
+				r.closeRun(run, v)
 				r.gen++ // what waits behind it is void
 				if f != nil {
 					f.run = run
@@ -189,8 +209,9 @@ func (r *runner) loop() {
 	}
 }
 
-// end closes a run at the item that was claimed last, and notes how that ended.
-func (r *runner) end(run *plan.Run, v plan.Verdict) {
+// closeRun closes a run at the item that was claimed last, and notes how that
+// ended.
+func (r *runner) closeRun(run *plan.Run, v plan.Verdict) {
 	r.at.Store(nil)
 	run.Finished, run.Verdict = run.Claw(), v
 }
@@ -223,11 +244,9 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	*started = now
 	r.at.Store(c)
-	select {
-	case <-r.quit: // stopped between the claim and the store: nobody would cancel it
+	if r.quits() { // between the claim and the store: nobody would cancel it
 		c.finish()
 		return plan.VerdictLapsed, nil
-	default:
 	}
 	if r.t.opts.Observer != nil {
 		r.t.observe(Observation{Kind: ObserveStarted, Delivery: d, Lane: r.index, Attempt: it.Attempt})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -44,9 +43,9 @@ type router struct {
 
 // laneRef is what the router knows of a lane.
 type laneRef struct {
-	pid *actor.PID
-	gen *atomic.Uint32 // for the lane's next incarnation
-	n   int            // incarnations, for fresh names
+	pid  *actor.PID
+	feed *feed
+	n    int // actors so far, for fresh names
 }
 
 // failing is the failure that is being decided.
@@ -167,11 +166,9 @@ func succeededIn(run *plan.Run) int {
 func (r *router) spawn(i int) {
 	l := &r.lanes[i]
 	l.n++
-	gen := new(atomic.Uint32)
-	gen.Store(r.planner.Gen(i))
-	l.gen = gen
-	t := r.t
-	props := actor.PropsFromProducer(func() actor.Actor { return &lane{t: t, index: i, gen: gen} },
+	f, t := newFeed(r.planner.Gen(i)), r.t
+	l.feed = f
+	props := actor.PropsFromProducer(func() actor.Actor { return &lane{t: t, index: i, feed: f} },
 		actor.WithDispatcher(t.pool))
 	pid, err := r.ctx.SpawnNamed(props, fmt.Sprintf("lane-%d-%d", i, l.n))
 	if err != nil {
@@ -232,10 +229,10 @@ func (r *router) crashed(m *laneCrashed) {
 	}
 	r.t.event(ev)
 	// The planner takes back what the old incarnation was lent and raises the
-	// generation; what it lends from here on waits in the lane's mailbox, which
-	// a restart keeps, for the incarnation that has that generation.
+	// generation; what it lends from here on waits in the lane's feed for the
+	// incarnation that has that generation.
 	r.reportFailed(c.failed)
-	r.lanes[i].gen.Store(r.planner.Gen(i))
+	r.lanes[i].feed.gen.Store(r.planner.Gen(i))
 	m.sup.RestartChildren(m.child)
 }
 
@@ -269,7 +266,11 @@ func (r *router) effect(e plan.Effect) {
 	t := r.t
 	switch e.Kind {
 	case plan.Lend:
-		t.send(r.lanes[e.Lane].pid, e.Run)
+		select {
+		case r.lanes[e.Lane].feed.work <- e.Run:
+		default:
+			panic(fmt.Sprintf("lane %d was lent more than %d runs", e.Lane, feedRoom))
+		}
 	case plan.Settle:
 		r.settle(e.Item, e.Outcome)
 	case plan.Copy:
@@ -279,7 +280,7 @@ func (r *router) effect(e plan.Effect) {
 	case plan.CancelAll:
 		t.runners.cancelAll(transport.ErrLeaseLost)
 	case plan.Restart:
-		r.lanes[e.Lane].gen.Store(r.planner.Gen(e.Lane))
+		r.lanes[e.Lane].feed.gen.Store(r.planner.Gen(e.Lane))
 		r.laneRestarts++
 		t.event(Event{Kind: EventLaneRestarted, Lane: e.Lane, Reason: "the policy said so"})
 		r.restartLane(e.Lane)

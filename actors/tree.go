@@ -149,7 +149,7 @@ func (rs *runners) cancelAll(cause error) {
 func (rs *runners) quit(d time.Duration) []*transport.Delivery {
 	rs.mu.Lock()
 	for r := range rs.all {
-		r.quitOnce.Do(func() { close(r.quit) })
+		r.end()
 	}
 	if rs.n == 0 {
 		rs.mu.Unlock()
