@@ -36,6 +36,7 @@ type router struct {
 	tries                                                     map[*plan.Item]int // failed copies
 	confirmed                                                 *plan.Item         // whose copy is being reported
 
+	creditAt     int64 // when a part of a step is granted; 0 when not
 	blockedSince int64
 	blocked      bool
 	blockedKey   string
@@ -429,11 +430,34 @@ func (r *router) settleDown() {
 		}
 	}
 	e := t.epoch.Load()
-	if e != nil && (s == 0 || r.planner.Idle()) {
-		e.flush()
-	}
+	r.giveCredit(e, s)
 	r.watchBlocked(e, s)
 	r.arm()
+}
+
+// creditPause is how long credit that isn't a whole step yet waits for more of
+// it, while some lanes work and others idle.
+const creditPause = int64(time.Millisecond)
+
+// giveCredit grants what was given back, where the steps of epoch.release may
+// not: at once when nothing runs, so that nothing else would, and after a moment
+// when a lane idles beside busy ones. Granting at every chance would make every
+// receive a small one.
+func (r *router) giveCredit(e *epoch, runnable int) {
+	switch {
+	case e == nil || e.freed.Load() <= 0:
+		r.creditAt = 0
+	case !r.planner.Busy():
+		r.creditAt = 0
+		e.flush()
+	case runnable > 0 && !r.planner.Idle():
+		r.creditAt = 0
+	case r.creditAt == 0:
+		r.creditAt = r.now() + creditPause
+	case r.now() >= r.creditAt:
+		r.creditAt = 0
+		e.flush()
+	}
 }
 
 // watchBlocked notices that the credit is exhausted with nothing to run.
@@ -466,6 +490,7 @@ func (r *router) arm() {
 		}
 	}
 	sooner(r.handlerDue())
+	sooner(r.creditAt)
 	if r.blockedSince != 0 && !r.blocked {
 		sooner(r.blockedSince + int64(r.t.opts.BlockedFor))
 	}
