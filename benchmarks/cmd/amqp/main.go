@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string) error {
 		case "slowkey":
 			b := b
 			s := *b.Settings
-			s.Rounds, b.Settings = *slowRounds, &s
+			s.Rounds, s.Warmup, b.Settings = *slowRounds, false, &s
 			err = b.slowKey(ctx)
 		default:
 			err = fmt.Errorf("-parts: %q is none of receive, publish, slowkey", part)

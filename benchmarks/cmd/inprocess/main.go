@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	hot, ahead := hotKey, slowAhead
 	if *smoke {
-		s.Rounds, *n, *fairRounds = 1, 2000, 1
+		s.Rounds, s.Warmup, *n, *fairRounds = 1, false, 2000, 1
 		hot, ahead = hotKeySmoke, slowAheadSmoke
 	}
 	if err := s.Check(); err != nil {
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *fairRounds > 0 {
 		fair := *s
-		fair.Rounds = *fairRounds
+		fair.Rounds, fair.Warmup = *fairRounds, false
 		if err := fairness(ctx, &fair, hot, ahead); err != nil {
 			return err
 		}

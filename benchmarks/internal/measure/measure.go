@@ -46,6 +46,7 @@ type Contender struct {
 // Settings are every command's flags.
 type Settings struct {
 	Rounds  int
+	Warmup  bool
 	Only    string
 	Profile string
 	Timeout time.Duration
@@ -56,6 +57,7 @@ type Settings struct {
 func Flags(fs *flag.FlagSet, rounds int) *Settings {
 	s := &Settings{}
 	fs.IntVar(&s.Rounds, "rounds", rounds, "how many rounds; each runs every contender once, and gives one ratio of each pair")
+	fs.BoolVar(&s.Warmup, "warmup", true, "run each contender once before the rounds, unmeasured: a server that has just started is slow")
 	fs.StringVar(&s.Only, "only", "", "run only contenders whose name matches this regular expression")
 	fs.StringVar(&s.Profile, "profile", "", "after the rounds, run each contender once more and write its CPU profile to this directory")
 	fs.DurationVar(&s.Timeout, "timeout", 5*time.Minute, "the longest that one pass may take")
@@ -89,6 +91,13 @@ func (s *Settings) Compare(ctx context.Context, title string, cs ...Contender) (
 		if s.only == nil || s.only.MatchString(c.Name) {
 			chosen = append(chosen, c)
 			r.names = append(r.names, c.Name)
+		}
+	}
+	if s.Warmup {
+		for _, c := range chosen {
+			if _, err := s.pass(ctx, c, nil); err != nil {
+				return nil, fmt.Errorf("%s: %s, warming up: %w", title, c.Name, err)
+			}
 		}
 	}
 	for round := range s.Rounds {

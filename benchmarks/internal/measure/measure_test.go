@@ -74,7 +74,7 @@ func TestCompareRunsAllInEveryRound(t *testing.T) {
 func TestComparePassesEndAndAreTakenDown(t *testing.T) {
 	t.Parallel()
 	finished := false
-	_, err := settings(t, "-timeout", "1s").Compare(t.Context(), "x", Contender{Name: "a", Setup: func(context.Context) (Trial, error) {
+	_, err := settings(t, "-timeout", "1s", "-warmup=false").Compare(t.Context(), "x", Contender{Name: "a", Setup: func(context.Context) (Trial, error) {
 		return Trial{
 			Messages: 1,
 			Run:      func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },

@@ -93,6 +93,30 @@ func (r *Result) Ratios(w io.Writer, qs ...Ratio) {
 	}
 }
 
+// Figure is a contender's own figure, and what is wanted of it. A zero bound is
+// none.
+type Figure struct {
+	Of              string
+	Metric          Metric
+	AtMost, AtLeast float64
+}
+
+// Figures prints medians beside what is wanted of them.
+func (r *Result) Figures(w io.Writer, fs ...Figure) {
+	rows := [][]string{{r.Title, "of", "median", "wanted", "result"}}
+	for _, f := range fs {
+		vs := r.values(f.Of, f.Metric)
+		if len(vs) == 0 {
+			continue
+		}
+		want, verdict := Judge(Quantile(vs, 0.5), f.AtMost, f.AtLeast)
+		rows = append(rows, []string{f.Of, f.Metric.Name, Spread(vs), want, verdict})
+	}
+	if len(rows) > 1 {
+		Table(w, rows)
+	}
+}
+
 // Judge says what is wanted of v, and whether it is so. A zero bound is none.
 func Judge(v, atMost, atLeast float64) (want, verdict string) {
 	switch {
