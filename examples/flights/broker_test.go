@@ -52,7 +52,7 @@ func TestPlainConsumerOnBrokers(t *testing.T) {
 			t.Parallel()
 			to := address(t, b.variable, b.queue)
 			args := []string{"-transport", to, "-input", input(t, 200, 10), "-key", "customer", "-slow", "0", "-credit", "32"}
-			r := runWith(t, context.Background(), consumeWith(none), args...)
+			r := runWith(context.Background(), t, consumeWith(none), args...)
 			if r.status != 0 || r.report.Published != 200 || r.report.LeftInQueue != 0 || (r.report.DigestsEqual != nil) != b.ordered {
 				t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 			}

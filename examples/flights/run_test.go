@@ -48,7 +48,7 @@ type result struct {
 	fields         map[string]any
 }
 
-func runWith(t *testing.T, ctx context.Context, consume consumer, args ...string) result {
+func runWith(ctx context.Context, t *testing.T, consume consumer, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	r := result{status: run(ctx, append(args, "-json"), &stdout, &stderr, consume)}
@@ -68,7 +68,7 @@ func runWith(t *testing.T, ctx context.Context, consume consumer, args ...string
 func TestCorrectConsumerPasses(t *testing.T) {
 	t.Parallel()
 	path := input(t, 300, 10)
-	r := runWith(t, context.Background(), consumeWith(none), "-input", path, "-key", "customer", "-error-rate", "0.2", "-panic-rate", "0.1", "-repeat", "2")
+	r := runWith(context.Background(), t, consumeWith(none), "-input", path, "-key", "customer", "-error-rate", "0.2", "-panic-rate", "0.1", "-repeat", "2")
 	if r.status != 0 {
 		t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
@@ -112,7 +112,7 @@ func TestWrongConsumersAreCaught(t *testing.T) {
 				// It is interrupted while it holds something.
 				args = append(args, "-poison", "0")
 				next := consumeWith(m)
-				r := runWith(t, ctx, func(ctx context.Context, src transport.Source, h transport.Handler, o consumerOptions) error {
+				r := runWith(ctx, t, func(ctx context.Context, src transport.Source, h transport.Handler, o consumerOptions) error {
 					return next(ctx, src, transport.HandlerFunc(func(c context.Context, d *transport.Delivery) error {
 						cancel()
 						return h.Handle(c, d)
@@ -123,7 +123,7 @@ func TestWrongConsumersAreCaught(t *testing.T) {
 				}
 				return
 			}
-			r := runWith(t, ctx, consumeWith(m), args...)
+			r := runWith(ctx, t, consumeWith(m), args...)
 			if r.status != 1 || !strings.Contains(r.stdout+r.stderr, want) {
 				t.Errorf("status %d, want 1 and %q: %s%s", r.status, want, r.stderr, r.stdout)
 			}
@@ -151,7 +151,7 @@ func TestCutShort(t *testing.T) {
 			return h.Handle(c, d)
 		}), o)
 	}
-	r := runWith(t, ctx, consume, "-input", path, "-key", "customer")
+	r := runWith(ctx, t, consume, "-input", path, "-key", "customer")
 	if r.status != 0 || !r.report.CutShort || !r.report.OK || !*r.report.DigestsEqual {
 		t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
@@ -165,7 +165,7 @@ func TestCutShort(t *testing.T) {
 
 func TestWorkersKeepNoOrder(t *testing.T) {
 	t.Parallel()
-	r := runWith(t, context.Background(), consumeWith(swap), "-input", input(t, 200, 10), "-key", "customer", "-slow", "0", "-dispatch", "workers")
+	r := runWith(context.Background(), t, consumeWith(swap), "-input", input(t, 200, 10), "-key", "customer", "-slow", "0", "-dispatch", "workers")
 	if r.status != 0 || r.report.DigestsEqual != nil || r.fields["digests_equal"] != nil {
 		t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
@@ -176,7 +176,7 @@ func TestWorkersKeepNoOrder(t *testing.T) {
 
 func TestJSONShape(t *testing.T) {
 	t.Parallel()
-	r := runWith(t, context.Background(), consumeWith(none), "-input", input(t, 50, 5), "-key", "customer", "-slow", "0")
+	r := runWith(context.Background(), t, consumeWith(none), "-input", input(t, 50, 5), "-key", "customer", "-slow", "0")
 	for name, want := range map[string]any{
 		"ok": true, "cut_short": false, "published": 50.0, "duplicates": 0.0, "violations": 0.0, "digests_equal": true,
 		"dead_letters_as_planned": true, "keys": 5.0, "keyless": 0.0, "credit": 256.0, "dispatch": "bykey", "lanes": 8.0,
@@ -289,7 +289,7 @@ func TestGzippedInput(t *testing.T) {
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := runWith(t, context.Background(), consumeWith(none), "-input", path, "-key", "customer", "-slow", "0")
+	r := runWith(context.Background(), t, consumeWith(none), "-input", path, "-key", "customer", "-slow", "0")
 	if r.status != 0 || r.report.Published != 40 {
 		t.Errorf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
@@ -304,7 +304,7 @@ func TestLeftGoroutines(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		runWith(t, context.Background(), func(ctx context.Context, src transport.Source, h transport.Handler, o consumerOptions) error {
+		runWith(context.Background(), t, func(ctx context.Context, src transport.Source, h transport.Handler, o consumerOptions) error {
 			return subscribe(ctx, src, transport.HandlerFunc(func(ctx context.Context, d *transport.Delivery) error {
 				select {
 				case began <- o.state.run:
@@ -345,10 +345,10 @@ func TestForeignMessages(t *testing.T) {
 		}
 	}
 	args := []string{"-input", path, "-key", "customer", "-slow", "0"}
-	if r := runWith(t, context.Background(), stranger(consumeWith(none)), args...); r.status != 1 || !strings.Contains(r.stderr, "-purge") {
+	if r := runWith(context.Background(), t, stranger(consumeWith(none)), args...); r.status != 1 || !strings.Contains(r.stderr, "-purge") {
 		t.Errorf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
-	r := runWith(t, context.Background(), stranger(consumeWith(none)), append(args, "-purge")...)
+	r := runWith(context.Background(), t, stranger(consumeWith(none)), append(args, "-purge")...)
 	if r.status != 0 || r.report.Purged != 1 || r.report.Published != 40 || !strings.Contains(r.stdout, "purged") {
 		t.Errorf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}

@@ -47,7 +47,7 @@ func TestFlights(t *testing.T) {
 				want = 6000
 				args = append(args, "-input", days(t, want))
 			}
-			r := runWith(t, context.Background(), subscribe, args...)
+			r := runWith(context.Background(), t, subscribe, args...)
 			if r.status != 0 {
 				t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 			}
@@ -76,7 +76,7 @@ func TestSeedDecides(t *testing.T) {
 	args := []string{"-input", path, "-key", "customer", "-error-rate", "0.3", "-panic-rate", "0.15", "-slow", "0", "-poison", "0"}
 	var dead []int
 	for _, lanes := range []string{"1", "8"} {
-		r := runWith(t, context.Background(), subscribe, append(args, "-lanes", lanes)...)
+		r := runWith(context.Background(), t, subscribe, append(args, "-lanes", lanes)...)
 		if r.status != 0 || !r.report.AsPlanned {
 			t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 		}
@@ -90,7 +90,7 @@ func TestSeedDecides(t *testing.T) {
 
 func TestSmallestCredit(t *testing.T) {
 	t.Parallel()
-	r := runWith(t, context.Background(), subscribe, "-input", input(t, 100, 7), "-key", "customer", "-credit", "1", "-slow", "0")
+	r := runWith(context.Background(), t, subscribe, "-input", input(t, 100, 7), "-key", "customer", "-credit", "1", "-slow", "0")
 	if r.status != 0 || r.report.MostHeld != 1 {
 		t.Errorf("status %d, %d held: %s%s", r.status, r.report.MostHeld, r.stderr, r.stdout)
 	}
@@ -109,7 +109,7 @@ func TestDrainWhenInterrupted(t *testing.T) {
 			return h.Handle(c, d)
 		}), o)
 	}
-	r := runWith(t, ctx, consume)
+	r := runWith(ctx, t, consume)
 	if r.status != 0 || !r.report.CutShort || !*r.report.DigestsEqual {
 		t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 	}
@@ -127,7 +127,8 @@ func TestSignal(t *testing.T) {
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(os.Args[0], "-json", "-v", "-repeat", "20")
+			// Enough that it can't be through when the signal comes.
+			cmd := exec.Command(os.Args[0], "-json", "-v", "-input", input(t, 1000, 100), "-key", "customer", "-repeat", "50")
 			cmd.Env = append(os.Environ(), programVariable+"=1")
 			var stdout bytes.Buffer
 			cmd.Stdout = &stdout
@@ -175,7 +176,7 @@ func TestFlightsOnBrokers(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			const want = 2000
-			r := runWith(t, context.Background(), subscribe, "-transport", address(t, b.variable, b.queue), "-input", days(t, want))
+			r := runWith(context.Background(), t, subscribe, "-transport", address(t, b.variable, b.queue), "-input", days(t, want))
 			if r.status != 0 || r.report.Published != want || r.report.LeftInQueue != 0 || (r.report.DigestsEqual != nil) != b.ordered {
 				t.Fatalf("status %d: %s%s", r.status, r.stderr, r.stdout)
 			}
