@@ -170,7 +170,7 @@ func (r *router) spawn(i int) {
 	f, t := newFeed(r.planner.Gen(i)), r.t
 	l.feed = f
 	props := actor.PropsFromProducer(func() actor.Actor { return &lane{t: t, index: i, feed: f} },
-		actor.WithDispatcher(t.pool))
+		actor.WithDispatcher(t.pool), actor.WithMailbox(newMailbox))
 	pid, err := r.ctx.SpawnNamed(props, fmt.Sprintf("lane-%d-%d", i, l.n))
 	if err != nil {
 		panic(fmt.Errorf("lane %d can't be spawned: %w", i, err))

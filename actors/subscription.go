@@ -224,7 +224,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	t.loop = newPumpLoop(t)
 	s.t, s.state, s.ending, s.failure, s.broken, s.lastErr = t, StateStarting, nil, nil, false, nil
 	spawn := func(part string, a func() actor.Actor) *actor.PID {
-		pid, err := ctx.SpawnNamed(actor.PropsFromProducer(a, actor.WithDispatcher(t.pool)), fmt.Sprintf("%s-%d", part, s.lives))
+		pid, err := ctx.SpawnNamed(actor.PropsFromProducer(a, actor.WithDispatcher(t.pool), actor.WithMailbox(newMailbox)), fmt.Sprintf("%s-%d", part, s.lives))
 		if err != nil {
 			panic(fmt.Errorf("%s can't be spawned: %w", part, err))
 		}
