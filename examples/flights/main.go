@@ -12,7 +12,9 @@
 // On purpose, attempts fail (2 %) and panic (0.5 %), a few bodies don't decode,
 // one aircraft is poisonous (each of its flights fails five times and becomes a
 // dead letter) and one is slow. What fails is decided by -seed, message and
-// attempt alone, so a run can be repeated.
+// attempt alone, so a run can be repeated. When nothing but poisonous flights is
+// left, as with -poison 20, the subscription can't tell that from an outage: its
+// lanes then only probe, four times a second, and the end takes longer.
 //
 // In the end two judges look at it. The oracle has recorded the published order
 // and every handler's start, end and outcome; and a plain, single-threaded pass
@@ -64,13 +66,13 @@ import (
 	"syscall"
 )
 
-func main() { os.Exit(start()) }
+func main() { os.Exit(start(subscribe)) }
 
 // start runs until the work is done or a signal comes. The first one ends ctx,
 // and gives the signals back to the system, so that a second one kills.
-func start() int {
+func start(consume consumer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	return run(ctx, os.Args[1:], os.Stdout, os.Stderr, subscribe)
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr, consume)
 }

@@ -10,18 +10,28 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/keylanes/keylanes/transport"
 )
 
-// programVariable makes the test binary the program itself.
+// programVariable makes the test binary the program itself: "yes", or "stuck"
+// with a consumer that never drains.
 const programVariable = "FLIGHTS_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(programVariable) != "" {
-		os.Exit(start())
+	switch os.Getenv(programVariable) {
+	case "yes":
+		os.Exit(start(subscribe))
+	case "stuck":
+		os.Exit(start(func(context.Context, transport.Source, transport.Handler, consumerOptions) error {
+			fmt.Fprintln(os.Stderr, "stuck")
+			for {
+				time.Sleep(time.Hour)
+			}
+		}))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/keylanes/keylanes/transport"
 )
@@ -118,53 +119,90 @@ func TestDrainWhenInterrupted(t *testing.T) {
 	}
 }
 
-// A real process, a real signal.
-func TestSignal(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("-short: starts a process")
+// program is the program as a process of its own.
+type program struct {
+	*exec.Cmd
+	stdout bytes.Buffer
+	stderr *bufio.Reader
+}
+
+// startProgram returns when the program has written text to standard error.
+func startProgram(t *testing.T, how, text string, args ...string) *program {
+	t.Helper()
+	p := &program{Cmd: exec.Command(os.Args[0], args...)}
+	p.Env = append(os.Environ(), programVariable+"="+how)
+	p.Stdout = &p.stdout
+	stderr, err := p.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.stderr = bufio.NewReader(stderr)
+	for {
+		line, err := p.stderr.ReadString('\n')
+		if err != nil {
+			t.Fatalf("it ended before it wrote %q: %v", text, err)
+		}
+		if strings.Contains(line, text) {
+			return p
+		}
+	}
+}
+
+// A real process, a real signal: it drains, and reports.
+func TestSignalDrains(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
 			// Enough that it can't be through when the signal comes.
-			cmd := exec.Command(os.Args[0], "-json", "-v", "-input", input(t, 1000, 100), "-key", "customer", "-repeat", "50")
-			cmd.Env = append(os.Environ(), programVariable+"=1")
-			var stdout bytes.Buffer
-			cmd.Stdout = &stdout
-			stderr, err := cmd.StderrPipe()
-			if err != nil {
+			p := startProgram(t, "yes", "attached", "-json", "-v", "-input", input(t, 1000, 100), "-key", "customer", "-repeat", "50")
+			if err := p.Process.Signal(sig); err != nil {
 				t.Fatal(err)
 			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewReader(stderr)
-			for {
-				line, err := lines.ReadString('\n')
-				if err != nil {
-					t.Fatalf("it ended before it was attached: %v", err)
-				}
-				if strings.Contains(line, "attached") {
-					break
-				}
-			}
-			if err := cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
-			rest, err := io.ReadAll(lines)
+			rest, err := io.ReadAll(p.stderr)
 			if err != nil {
 				t.Error(err)
 			}
-			if err := cmd.Wait(); err != nil {
-				t.Fatalf("%v: %s%s", err, rest, stdout.String())
+			if err := p.Wait(); err != nil {
+				t.Fatalf("%v: %s%s", err, rest, p.stdout.String())
 			}
-			out := strings.Split(strings.TrimSpace(stdout.String()), "\n")
+			out := strings.Split(strings.TrimSpace(p.stdout.String()), "\n")
 			var r report
 			if err := json.Unmarshal([]byte(out[len(out)-1]), &r); err != nil || !r.CutShort || !r.OK {
-				t.Errorf("%v: %s", err, stdout.String())
+				t.Errorf("%v: %s", err, p.stdout.String())
 			}
 		})
+	}
+}
+
+// A drain that doesn't end is aborted by another signal. The program may take a
+// moment to give the signals back to the system, so it is told until it ends.
+func TestSecondSignalAborts(t *testing.T) {
+	t.Parallel()
+	p := startProgram(t, "stuck", "stuck", "-input", input(t, 10, 2), "-key", "customer")
+	ended := make(chan error, 1)
+	go func() {
+		_, _ = io.Copy(io.Discard, p.stderr)
+		ended <- p.Wait()
+	}()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for signals := 0; ; {
+		select {
+		case err := <-ended:
+			status, ok := p.ProcessState.Sys().(syscall.WaitStatus)
+			if !ok || !status.Signaled() || status.Signal() != syscall.SIGINT || signals < 2 {
+				t.Errorf("after %d signals: %v", signals, err)
+			}
+			return
+		case <-tick.C:
+			if p.Process.Signal(os.Interrupt) == nil {
+				signals++
+			}
+		}
 	}
 }
 
