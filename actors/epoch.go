@@ -12,8 +12,11 @@ import (
 // reports to.
 type epoch struct {
 	t   *tree
-	n   uint64
+	n   uint64 // counts this subscription's receivers
 	rcv transport.Receiver
+	// id is the transport's number of the epoch, which its deliveries carry; 0
+	// until the first has come.
+	id atomic.Uint64
 
 	// Credit. open is granted and not handed out, freed is given back and not
 	// granted again; open + held + freed is the subscription's credit.

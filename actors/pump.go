@@ -307,9 +307,9 @@ func (l *pumpLoop) forward(e *epoch, ds []*transport.Delivery) {
 	if over := e.received(len(ds)); over > 0 {
 		t.event(Event{Kind: EventOverDelivered, Lane: -1, Epoch: e.n, Count: over})
 	}
+	e.id.Store(ds[0].Epoch)
 	items := make([]plan.Item, len(ds))
 	for i, d := range ds {
-		d.Epoch = e.n
 		it := &items[i]
 		it.D, it.Key = d, d.Key
 		if t.opts.Key != nil {
@@ -406,7 +406,7 @@ const closeWithin = 10 * time.Second
 // retire makes e's settlements be refused, and tells the router.
 func (l *pumpLoop) retire(e *epoch) {
 	l.t.epoch.CompareAndSwap(e, nil)
-	l.t.send(l.t.router, &epochEnded{epoch: e.n})
+	l.t.send(l.t.router, &epochEnded{epoch: e.id.Load()})
 }
 
 // finish ends the loop. The receiver, if there is one, flushes and gives back.

@@ -80,7 +80,7 @@ type subscription struct {
 
 // ending is how far a stop has come.
 type ending struct {
-	intake, quiet, cancelled, closing, closed bool
+	intake, quiet, cancelled, waited, closing, closed bool
 	err                                       error
 }
 
@@ -205,7 +205,7 @@ func (s *subscription) progress(ctx actor.Context) {
 		}
 	case *graceOver:
 		if m.t == s.t && s.ending != nil && !s.ending.quiet {
-			s.ending.quiet = true
+			s.ending.quiet, s.ending.waited = true, true
 			s.advance(ctx)
 		}
 	}
@@ -392,7 +392,11 @@ func (s *subscription) ended(ctx actor.Context) {
 		s.timer.Stop()
 	}
 	err := errors.Join(s.stopErr, s.ending.err)
-	if left := s.t.runners.quit(s.grace()); len(left) > 0 {
+	wait := s.grace()
+	if s.ending.waited {
+		wait = 0
+	}
+	if left := s.t.runners.quit(wait); len(left) > 0 {
 		err = errors.Join(&StuckError{Deliveries: left}, err)
 	}
 	if s.failure != nil {

@@ -91,7 +91,7 @@ func (t *tree) guard(what string) {
 // it doesn't block.
 func (t *tree) settle(d *transport.Delivery, o transport.Outcome) {
 	e := t.epoch.Load()
-	if e == nil || e.n != d.Epoch {
+	if e == nil || e.id.Load() != d.Epoch {
 		t.counts.settleFailed.Add(1)
 		t.observe(Observation{Kind: ObserveSettleFailed, Delivery: d, Lane: -1, Err: errEpochOver(d.Epoch)})
 		return

@@ -18,8 +18,9 @@ type Delivery struct {
 	// when unknown. Brokers count lost links and returns too, each in its own
 	// way: it says "probably seen before", never "failed n times".
 	Count int
-	// Epoch is the generation of the receiver, within this process, that
-	// handed it out.
+	// Epoch is the number of the receiver that handed it out. The transport sets
+	// it: the same for all deliveries of a receiver, at least 1, and larger than
+	// that of any earlier receiver of the same Source.
 	Epoch uint64
 	// Sequence is the broker's order within the group, for fencing in a
 	// downstream store (the SQS FIFO sequence number). Empty when it has none.
