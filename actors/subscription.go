@@ -81,7 +81,7 @@ type subscription struct {
 // ending is how far a stop has come.
 type ending struct {
 	intake, quiet, cancelled, waited, closing, closed bool
-	err                                       error
+	err                                               error
 }
 
 // Messages to the subscription.
