@@ -29,5 +29,8 @@ packages=$(go list ./... | grep -v "${simulation#.}\$")
 # shellcheck disable=SC2086
 run "tests, with the race detector" go test -race -count=1 -shuffle=on -skip '^TestAlloc' $packages
 run "simulation of the planner" env KEYLANES_SIM_BUDGET="${KEYLANES_SIM_BUDGET:-60s}" go test -count=1 -v "$simulation"
+run "the main job, in process" go run ./examples/flights
+run "the main job on Artemis" go run ./examples/flights -transport "$KEYLANES_AMQP_URL/flights.month"
+run "the main job on ElasticMQ" go run ./examples/flights -transport "sqs://${KEYLANES_SQS_URL#http://}/flights-month.fifo"
 run "allocation gates" go test -count=1 -run '^TestAlloc' ./...
 run "each benchmark once" go test -count=1 -run '^$' -bench . -benchtime 1x ./...
