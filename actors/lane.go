@@ -157,7 +157,7 @@ func (r *runner) loop() {
 		f.err = &supervision.PanicError{Value: value, Stack: f.stack, Goexit: value == nil}
 		if run != nil { // else it was the factory, before any run
 			if c := r.at.Load(); c != nil {
-				c.finish()
+				_ = c.finish() // why it was cancelled doesn't matter any more
 			}
 			r.closeRun(run, plan.VerdictFailed)
 		}
@@ -245,7 +245,7 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	*started = now
 	r.at.Store(c)
 	if r.quits() { // between the claim and the store: nobody would cancel it
-		c.finish()
+		_ = c.finish() // it hasn't begun
 		return plan.VerdictLapsed, nil
 	}
 	if r.t.opts.Observer != nil {

@@ -157,7 +157,7 @@ func (l *pumpLoop) run() {
 		if e == nil {
 			continue
 		}
-		err, done := l.receive(e)
+		done, err := l.receive(e)
 		if done {
 			l.finish(e)
 			return
@@ -232,7 +232,7 @@ func (l *pumpLoop) await(ctx context.Context, d time.Duration) {
 
 // receive takes what comes until the epoch ends. It gives the error that ended
 // it, nil for an order, and done when the loop is to end with it.
-func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
+func (l *pumpLoop) receive(e *epoch) (done bool, err error) {
 	stop := l.extend(e)
 	defer stop()
 	faults := 0
@@ -242,7 +242,7 @@ func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
 		e.paused.Store(o.held)
 		switch {
 		case o.closing:
-			return nil, true
+			return true, nil
 		case o.noIntake && !ended:
 			ended = true
 			l.t.send(l.t.subscription, &intakeEnded{})
@@ -251,7 +251,7 @@ func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
 			l.await(l.interruptible(o), 0)
 			continue
 		case o.resetting:
-			return nil, false
+			return false, nil
 		case o.held:
 			l.await(l.interruptible(o), 0)
 			continue
@@ -276,7 +276,7 @@ func (l *pumpLoop) receive(e *epoch) (err error, done bool) {
 		case interrupted && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 			// an order came
 		default:
-			return err, false
+			return false, err
 		}
 	}
 }
