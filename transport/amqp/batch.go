@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	goamqp "github.com/Azure/go-amqp"
 
@@ -20,6 +21,7 @@ type batch struct {
 	pending []int // not confirmed yet, in order
 	refused []int // what another try doesn't help
 	err     error // first refusal
+	astray  bool  // the last try lost messages under way
 }
 
 // sent is a message on its way.
@@ -42,7 +44,11 @@ func (b *batch) run(ctx context.Context) error {
 		if len(b.pending) < before {
 			try = 0 // a broker that takes something isn't one to stay away from
 		}
-		if werr := backoff(ctx, try); werr != nil {
+		var least time.Duration
+		if b.astray {
+			least = resendAfter
+		}
+		if werr := backoff(ctx, try, least); werr != nil {
 			return b.failed(fmt.Errorf("%w (%w)", err, werr))
 		}
 	}
@@ -71,6 +77,7 @@ func (b *batch) refuse(index int, err error) {
 // try sends what is pending over the current link. It gives the error that
 // ended the link, or ctx's.
 func (b *batch) try(ctx context.Context) error {
+	b.astray = false
 	l, err := b.p.current(ctx)
 	if err != nil {
 		return err
@@ -96,6 +103,7 @@ func (b *batch) try(ctx context.Context) error {
 	for f.q.len() > 0 {
 		f.confirm()
 	}
+	b.astray = len(f.left) > 0
 	b.pending = append(f.left, b.pending[next:]...)
 	if f.broken {
 		b.p.drop(l, f.err)

@@ -44,7 +44,8 @@ type publisher struct {
 // confirmations, as far as Window and the broker's credit go. When the
 // connection is lost it sends what wasn't confirmed again, in order, on the next
 // one: such a message may then be in the queue twice, unless the broker
-// deduplicates by Message.ID (Artemis does). What the broker refused, and what
+// deduplicates by Message.ID (Artemis does), and a broker that is still busy with
+// the lost connection may put it behind its successors. What the broker refused, and what
 // couldn't be confirmed in time, is named in a *transport.PublishError.
 //
 // Nothing is dialled before the first Publish. Errors: *transport.OptionError.
@@ -188,7 +189,10 @@ func (p *publisher) Close(ctx context.Context) error {
 		l.abort(transport.ErrClosed)
 		return err
 	default:
-		return l.close(ctx)
+		// Every message is confirmed or reported by now: a link that doesn't end
+		// well takes nothing with it.
+		_ = l.close(ctx)
+		return nil
 	}
 }
 
@@ -263,16 +267,21 @@ func (p *publisher) drop(l *link, err error) {
 const (
 	backoffMin = 20 * time.Millisecond
 	backoffMax = time.Second
+	// resendAfter is how long what was under way on a lost connection is given
+	// to arrive. The broker may still be working on bytes that it got before:
+	// what is sent again at once then overtakes it, and the second copy may get
+	// past the broker's check for duplicates.
+	resendAfter = 250 * time.Millisecond
 )
 
-// backoff waits before try n, with full jitter so that many publishers don't
-// come back to a broker at the same time.
-func backoff(ctx context.Context, n int) error {
+// backoff waits before try n, at least for least, with full jitter so that many
+// publishers don't come back to a broker at the same time.
+func backoff(ctx context.Context, n int, least time.Duration) error {
 	d := backoffMax
 	if n < 6 {
 		d = min(backoffMin<<n, backoffMax)
 	}
-	t := time.NewTimer(rand.N(d) + 1)
+	t := time.NewTimer(least + rand.N(d) + 1)
 	defer t.Stop()
 	select {
 	case <-t.C:
