@@ -131,9 +131,7 @@ func (p *Planner) voidSuccessors(it *Item) {
 		k.void++
 		from = next
 	}
-	if k.fences == 0 {
-		p.releaseVoid(k)
-	}
+	p.releaseVoid(k)
 	p.place(k)
 }
 

@@ -169,6 +169,7 @@ func (w *world) sweep() {
 
 // census is a slow count of what the planner holds.
 type census struct {
+	begun, free                                               uint // bits of lanes: that have begun, that have what others could do
 	queued, parked, copying, stuck, lentFree, keyless, fences int
 	group                                                     [maxKeys]struct {
 		queued, lent, held int
@@ -193,7 +194,9 @@ func (w *world) checkAll() {
 		w.fail("held", "the planner has forgotten %v", w.held[i])
 	}
 	w.checkCounts(&c)
-	if !w.paused && !w.draining && !w.resetting && !w.halted {
+	if w.paused || w.draining || w.resetting || w.halted {
+		w.unstolen = 0
+	} else {
 		w.checkWork(&c)
 	}
 	w.checkGates(&c)
@@ -224,8 +227,12 @@ func (w *world) count(c *census, h *hand) {
 		if k >= 0 {
 			c.group[k].lent++
 		}
+		if h.claimed {
+			c.begun |= 1 << h.run.Lane
+		}
 		if !h.claimed && !h.done && h.run.Verdict == plan.VerdictOK && (k < 0 || w.mode == plan.PerKey) {
 			c.lentFree++
+			c.free |= 1 << h.run.Lane
 		}
 	case plan.Stuck:
 		bars = true
@@ -301,6 +308,9 @@ func (w *world) checkCounts(c *census) {
 // idles, apart from the probing of an outage and the timer of a steal.
 func (w *world) checkWork(c *census) {
 	idle := -1
+	if w.outage || c.begun&c.free == 0 {
+		w.unstolen = 0
+	}
 	for i := range w.lanes {
 		if w.lanes[i].out == 0 {
 			idle = i
@@ -308,6 +318,7 @@ func (w *world) checkWork(c *census) {
 		}
 	}
 	if idle < 0 {
+		w.unstolen = 0
 		return
 	}
 	anywhere, lane, key := c.keyless > 0, -1, -1
@@ -335,29 +346,20 @@ func (w *world) checkWork(c *census) {
 	case waits && w.outage:
 		w.dueWithin(250*time.Millisecond, "an outage's probe")
 	case c.lentFree > 0 && !w.outage:
+		w.checkSteal(c)
 		w.dueWithin(time.Millisecond, "a steal")
 	}
 }
 
-// checkSteal: an idle lane takes what waits unclaimed behind a lane's handler
-// that has begun, after a few looks at most.
-func (w *world) checkSteal() {
-	idle, waits := false, false
-	for i := range w.lanes {
-		idle = idle || w.lanes[i].out == 0
-	}
-	for _, h := range w.held {
-		if idle && h.item.State() == plan.Lent && !h.claimed && !h.done && (h.group < 0 || w.mode == plan.PerKey) {
-			l := &w.lanes[h.run.Lane]
-			waits = waits || l.cur != nil && l.run == h.run
-		}
-	}
-	w.unstolen++
-	if !waits || w.outage || w.paused || w.draining || w.resetting || w.halted {
+// checkSteal: an idle lane takes what waits unclaimed behind a handler of another
+// lane, one lane's an event.
+func (w *world) checkSteal(c *census) {
+	if c.begun&c.free == 0 {
 		w.unstolen = 0
+		return
 	}
-	if w.unstolen > 2*maxLanes {
-		w.fail("steal", "a lane idles, and after %d ticks it still hasn't got what waits behind a slow handler", w.unstolen)
+	if w.unstolen++; w.unstolen > maxLanes {
+		w.fail("steal", "a lane idles, and after %d events it still hasn't got what waits behind a slow handler", w.unstolen)
 	}
 }
 

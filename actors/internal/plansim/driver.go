@@ -135,7 +135,9 @@ func (w *world) publishAll(seed uint64) {
 // random takes one step.
 func (w *world) random(word uint64) {
 	if w.drained {
-		return
+		if w.after++; w.after > 20 {
+			return
+		}
 	}
 	w.steps++
 	w.r = rnd{word}

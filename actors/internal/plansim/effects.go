@@ -239,6 +239,9 @@ func (w *world) copyBegins(h *hand) {
 	if h.m.copied && w.ids {
 		w.fail("second copy", "%v is copied again: its copy was confirmed", h)
 	}
+	if w.draining || w.halted {
+		w.fail("gate", "%v is copied, but draining %t, halted %t", h, w.draining, w.halted)
+	}
 	if h.copies {
 		w.fail("second copy", "%v is copied while it is copied", h)
 	}

@@ -188,7 +188,6 @@ func (w *world) copied(i int, ok bool) bool {
 func (w *world) tick() bool {
 	w.tell("tick")
 	w.apply(w.p.Tick(w.time()))
-	w.checkSteal()
 	if at := w.p.NextTimer(); at != 0 && at <= w.at {
 		w.fail("timers", "after a tick at %v the next timer is at %v", time.Duration(w.at), time.Duration(at))
 	}

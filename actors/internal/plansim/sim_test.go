@@ -19,8 +19,8 @@ var raceEnabled bool
 // when unset). One goroutine: it isn't parallel, so that it has a processor.
 func TestSimulation(t *testing.T) {
 	budget := fromEnv(t, "KEYLANES_SIM_BUDGET", 5*time.Second, time.ParseDuration)
-	steps := fromEnv(t, "KEYLANES_SIM_STEPS", 0, strconv.Atoi)
-	first := fromEnv(t, "KEYLANES_SIM_SEED", rand.Uint64(), func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) })
+	steps := fromEnv(t, "KEYLANES_SIM_STEPS", 0, parseInt)
+	first := fromEnv(t, "KEYLANES_SIM_SEED", rand.Uint64(), parseSeed)
 
 	w, seeds := newWorld(), rnd{first}
 	start, schedules := time.Now(), 0
@@ -107,6 +107,9 @@ func TestSimulationReachesEverything(t *testing.T) {
 		}
 	}
 }
+
+func parseInt(s string) (int, error)     { return strconv.Atoi(s) }
+func parseSeed(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
 
 func fromEnv[T any](t *testing.T, name string, unset T, parse func(string) (T, error)) T {
 	t.Helper()
