@@ -117,13 +117,13 @@ func (c *pair) deliver(d Direction, dst net.Conn, under <-chan chunk) {
 		if !c.wait(time.Until(ch.due)) || !c.open(d) {
 			break
 		}
+		if f, _ := c.p.now(d); f.rate > 0 && !c.wait(time.Duration(len(ch.b))*time.Second/time.Duration(f.rate)) {
+			break
+		}
 		if _, err := dst.Write(ch.b); err != nil {
 			break
 		}
 		c.p.bytes[index(d)].Add(int64(len(ch.b)))
-		if f, _ := c.p.now(d); f.rate > 0 && !c.wait(time.Duration(len(ch.b))*time.Second/time.Duration(f.rate)) {
-			break
-		}
 	}
 }
 
