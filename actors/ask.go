@@ -3,8 +3,8 @@ package actors
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 
@@ -132,10 +132,11 @@ func Run(ctx context.Context, src transport.Source, h transport.Handler, o *Opti
 		return err
 	}
 	// What an operator should see goes to Options.Logger; protoactor's own log
-	// repeats it.
-	system := actor.NewActorSystemWithConfig(actor.Configure(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
-		return slog.New(slog.NewTextHandler(io.Discard, nil))
-	})))
+	// repeats it. The throttle of its dead letters starts a goroutine that would
+	// outlive Run by the interval.
+	system := actor.NewActorSystemWithConfig(actor.Configure(
+		actor.WithDeadLetterThrottleInterval(time.Microsecond),
+		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) })))
 	defer system.Shutdown()
 	failure := make(chan error, 1)
 	top := &runTop{props: props, failure: failure, spawned: make(chan *actor.PID, 1)}

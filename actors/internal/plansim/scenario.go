@@ -73,7 +73,8 @@ func (s *scenario) String() string {
 const (
 	maxKeys     = 5
 	maxLanes    = 4
-	maxMessages = 48
+	maxMessages = 48  // of a random schedule
+	maxStored   = 128 // of one written by hand
 )
 
 // scenarioOf draws a scenario.

@@ -174,7 +174,7 @@ type world struct {
 
 func newWorld() *world {
 	w := &world{
-		msgs: make([]message, 0, maxMessages), hands: make([]hand, maxHands), items: make([]plan.Item, maxHands),
+		msgs: make([]message, 0, maxStored), hands: make([]hand, maxHands), items: make([]plan.Item, maxHands),
 		lanes: make([]lane, maxLanes),
 	}
 	for i := range w.hands {
@@ -249,7 +249,7 @@ func (m *message) String() string {
 
 var (
 	keyNames = [maxKeys]string{"A", "B", "C", "D", "E"}
-	idNames  [maxMessages]string
+	idNames  [maxStored]string
 )
 
 func init() {
