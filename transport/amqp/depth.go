@@ -10,7 +10,7 @@ import (
 	goamqp "github.com/Azure/go-amqp"
 )
 
-// ErrNoDepth: the broker isn't one that can be asked for a queue's depth.
+// ErrNoDepth says that the broker isn't one that can be asked for a queue's depth.
 var ErrNoDepth = errors.New("only Artemis can be asked for a queue's depth")
 
 // Depth asks how many messages wait in the queue and are with no consumer. Only

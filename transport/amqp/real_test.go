@@ -236,7 +236,7 @@ func TestReattachLeaksNothing(t *testing.T) {
 		switch i % 3 {
 		case 0:
 			proxy.RST()
-			endOf(t, r, 5*time.Second)
+			_ = endOf(t, r, 5*time.Second)
 		case 1:
 			proxy.FIN()
 		}
