@@ -70,10 +70,12 @@ case $what in
     url=amqp://admin:admin@127.0.0.1:$ARTEMIS_PORT
     ../scripts/artemis.sh start >&2
     "$bin/amqp" -url "$url" "$@"
-    ../scripts/artemis.sh stop >&2
-    ../scripts/artemis.sh wipe
-    ARTEMIS_DATASYNC=true ../scripts/artemis.sh start >&2
-    "$bin/amqp" -url "$url" "$@" -parts publish -datasync
+    if [[ "$*" != *-parts* || "$*" == *publish* ]]; then
+      ../scripts/artemis.sh stop >&2
+      ../scripts/artemis.sh wipe >&2
+      ARTEMIS_DATASYNC=true ../scripts/artemis.sh start >&2
+      "$bin/amqp" -url "$url" "$@" -parts publish -datasync
+    fi
     ;;
   sqs)
     ../scripts/sqs.sh start fauxqs >&2
