@@ -96,7 +96,7 @@ func (w *world) checkBehind(h *hand, how transport.OutcomeKind) {
 	if o := w.running[h.group]; o != nil && o.m.key == h.m.key && o.m.seq < h.m.seq && o.knownLost {
 		w.fail("void", "%v goes back (%v) while %v, whose lease was lost, runs", h, how, o)
 	}
-	if h.m.held > 1 {
+	if h.m.held > 1 || !h.live { // refused in any case
 		return
 	}
 	for _, o := range w.held {

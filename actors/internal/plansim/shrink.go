@@ -94,6 +94,6 @@ func shrinkScenario(s *schedule, fails func(schedule) bool) bool {
 func tellStory(w *world, s schedule) string {
 	w.story = &story{}
 	defer func() { w.story = nil }()
-	w.run(&s)
+	_ = w.run(&s)
 	return s.scenario.String() + "\n" + w.story.String()
 }

@@ -80,7 +80,7 @@ func TestScheduleReplays(t *testing.T) {
 		}
 		again := scheduleOf(seed)
 		again.materialize()
-		b.run(&scheduleSmall) // what came before must not matter
+		_ = b.run(&scheduleSmall) // what came before must not matter
 		b.steps, b.tally = a.steps, a.tally
 		if one, two := tellStory(a, s), tellStory(b, again); one != two {
 			t.Fatalf("seed %d: two stories\n%s\n\n%s", seed, one, two)
