@@ -1,17 +1,26 @@
 package plan
 
-import "github.com/keylanes/keylanes/transport"
+import (
+	"slices"
+
+	"github.com/keylanes/keylanes/transport"
+)
 
 // Lost says that the leases of ds are gone without a settlement. Deliveries that
 // the planner doesn't hold any more are ignored.
 func (p *Planner) Lost(now int64, ds []*transport.Delivery) []Effect {
 	p.begin(now)
-	for _, d := range ds {
-		for it := p.oldest; it != nil; it = it.newer { // rare, and held is bounded by the credit
-			if it.D == d {
-				p.lose(it, true)
-				break
-			}
+	// The earlier one first, whatever the order of ds: when a group's head runs,
+	// nothing behind it goes back before that has returned.
+	var lost []*Item
+	for it := p.oldest; it != nil; it = it.newer { // rare, and held is bounded by the credit
+		if slices.Contains(ds, it.D) {
+			lost = append(lost, it)
+		}
+	}
+	for _, it := range lost {
+		if it.state != Gone {
+			p.lose(it, true)
 		}
 	}
 	return p.end()

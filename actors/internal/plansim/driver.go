@@ -171,7 +171,7 @@ func (w *world) do(kind uint8) bool {
 	case doCopied:
 		return len(w.copying) > 0 && w.copied(w.r.n(len(w.copying)), w.r.n(4) != 0)
 	case doLost:
-		return w.lost()
+		return w.lost(1 + w.r.n(2))
 	case doLease:
 		return w.nh > 0 && w.loseLease(&w.hands[w.nh-1-w.r.n(min(w.nh, 24))])
 	case doEpoch:
@@ -361,7 +361,7 @@ func (w *world) goOn() bool {
 	switch {
 	case w.stepAny(), w.finishQuietly(), w.zombieQuietly():
 	case w.reported(randomPolicy):
-	case w.pumped(), w.lost():
+	case w.pumped(), w.lost(2):
 	case w.copied(0, true):
 	case w.closing:
 		w.tell("the broker has closed the epoch")

@@ -229,3 +229,23 @@ func TestLateFailureOfAReplacedLane(t *testing.T) {
 	a.runs(lane, "C2")
 	a.end()
 }
+
+// The leases of a running head and of a delivery behind it are lost at the same
+// time, and told in the wrong order: what is behind both waits for the head.
+func TestLostInTheWrongOrder(t *testing.T) {
+	t.Parallel()
+	a, told := begin(t, plan.ByKey, 1, fifo)
+	defer told()
+	a.publish("AAA")
+	a.receive(3)
+	a.starts(0, "A1")
+	a.losesLease("A2")
+	a.losesLease("A1")
+	a.must(a.w.lost(2), "news of two lost leases")
+	a.are("A1 lent, A2 gone, A3 void")
+	a.settled("A3", false)
+	a.succeeds(0)
+	a.reports()
+	a.settled("A3", true)
+	a.end()
+}

@@ -59,14 +59,10 @@ func (w *world) pumped() bool {
 	return true
 }
 
-// lost brings the router the news of a lost lease.
-func (w *world) lost() bool {
-	if len(w.losses) == 0 {
+// lost brings the router the news of up to n lost leases, two at most.
+func (w *world) lost(n int) bool {
+	if n = min(n, len(w.losses)); n == 0 {
 		return false
-	}
-	n := 1
-	if len(w.losses) > 1 && w.r.n(2) == 0 {
-		n = 2
 	}
 	var ds [2]*transport.Delivery
 	for i := range n {

@@ -165,8 +165,8 @@ func (a *tale) losesLease(name string) {
 	a.must(a.w.loseLease(a.hand(name)), "%s loses its lease", name)
 }
 
-// hears brings the router the news of one lost lease or two.
-func (a *tale) hears() { a.t.Helper(); a.must(a.w.lost(), "news of a lost lease") }
+// hears brings the router the news of one lost lease.
+func (a *tale) hears() { a.t.Helper(); a.must(a.w.lost(1), "news of a lost lease") }
 
 // linkDies ends the epoch; its end is news on its way.
 func (a *tale) linkDies() { a.w.tell("the link is lost"); a.w.endEpoch() }
