@@ -152,7 +152,7 @@ func (l *lane) alternate() bool {
 
 func (p *Planner) take(r *Run, it *Item, k *key) {
 	p.queuedN--
-	if it.Attempt == 1 {
+	if len(p.carry.by) > 0 && it.Attempt == 1 {
 		p.carry.inherit(it)
 	}
 	it.state, it.run = Lent, r

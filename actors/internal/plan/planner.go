@@ -194,7 +194,7 @@ func (p *Planner) Arrive(now int64, slab []Item) []Effect {
 		it.Attempt, it.state, it.arrived = 1, Queued, p.now
 		p.link(it)
 		it.k = p.keyFor(it)
-		if p.carry.wasCopied(it) {
+		if len(p.carry.by) > 0 && p.carry.wasCopied(it) {
 			// Its dead-letter copy was confirmed and only the accept got lost:
 			// no second copy, and no second run.
 			p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})

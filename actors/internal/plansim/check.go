@@ -274,6 +274,11 @@ func (w *world) beginReset() {
 		w.fail("reset", "an epoch reset %v after the last", time.Duration(w.at-w.lastReset))
 	}
 	w.lastReset = w.at
+	for i := range w.lanes {
+		if w.lanes[i].out > 0 {
+			w.toCancel = w.resetWait > 0
+		}
+	}
 }
 
 func (w *world) checkCounts(c *census) {
@@ -298,9 +303,28 @@ func (w *world) checkCounts(c *census) {
 		w.fail("counts", "the snapshot says %+v, but held %d, queued %d, runnable %d, parked %d, copying %d, stuck %d, keys %d, lanes busy %d, outage %t",
 			s, len(w.held), c.queued, runnable, c.parked, c.copying, c.stuck, keys, busy, w.outage)
 	}
+	if len(w.held) > 0 && (s.Oldest != &w.held[0].d || s.OldestArrived != w.held[0].since) {
+		w.fail("counts", "the oldest held is %v since %d, the snapshot says %v since %d", w.held[0], w.held[0].since, s.Oldest, s.OldestArrived)
+	}
 	if w.p.Runnable() != runnable || w.p.Busy() != (busy > 0) || w.p.Idle() != (busy < len(w.lanes)) || w.p.AnyLost() != (c.fences > 0) {
 		w.fail("counts", "Runnable %d, Busy %t, Idle %t, AnyLost %t, but runnable %d, lanes busy %d, fences %d",
 			w.p.Runnable(), w.p.Busy(), w.p.Idle(), w.p.AnyLost(), runnable, busy, c.fences)
+	}
+}
+
+// checkMostHeld: the key that is named as holding most does.
+func (w *world) checkMostHeld() {
+	var n [maxKeys]int
+	most := 0
+	for _, h := range w.held {
+		if h.m.key >= 0 {
+			n[h.m.key]++
+			most = max(most, n[h.m.key])
+		}
+	}
+	name, got := w.p.MostHeld()
+	if got != most || most > 0 && n[name[0]-'A'] != most {
+		w.fail("counts", "the key %q holds most, %d, as the planner says; the books say %v", name, got, n)
 	}
 }
 

@@ -335,6 +335,7 @@ func randomPolicy(w *world, h *hand) supervision.Directive {
 // wind brings the schedule to its end: nothing fails any more, and everything
 // has to be decided, or given back by a drain and decided by the next planner.
 func (w *world) wind() {
+	w.checkMostHeld()
 	w.quiet, w.downstream = true, false
 	w.tell("from here on nothing fails")
 	if w.halted && !w.draining {
@@ -421,10 +422,11 @@ func (w *world) nextLife() {
 		m.failures, m.firstFailed, m.mark, m.copied = 0, 0, 0, false
 	}
 	w.held, w.pump, w.losses, w.reports, w.copying = w.held[:0], w.pump[:0], w.losses[:0], w.reports[:0], w.copying[:0]
-	w.outstanding, w.closing, w.resetting, w.endSent, w.outage = 0, false, false, false, false
+	w.outstanding, w.closing, w.resetting, w.endSent, w.outage, w.toCancel = 0, false, false, false, false, false
 	w.paused, w.draining, w.drained, w.halted = false, false, false, false
 	w.running, w.pinned, w.accounted, w.lastReset = [maxKeys]*hand{}, [maxKeys]bool{}, 0, -1<<62
 	w.p = plan.New(w.config())
+	w.p.SetMaxReceives(w.maxReceives)
 	for i := range w.lanes {
 		l := &w.lanes[i]
 		l.runner, l.mail, l.out = runner{lane: i, gen: w.p.Gen(i)}, l.mail[:0], 0

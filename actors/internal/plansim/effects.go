@@ -44,6 +44,7 @@ func (w *world) effect(e *plan.Effect) {
 		if !w.resetting {
 			w.fail("cancel", "everything is cancelled, and no epoch is to end")
 		}
+		w.toCancel = false
 		w.tell("all are cancelled")
 	case plan.Restart:
 		l := &w.lanes[e.Lane]
@@ -64,7 +65,7 @@ func (w *world) effect(e *plan.Effect) {
 			w.fail("reset", "the epoch is ended twice")
 		}
 		w.tally[nResets]++
-		w.closing, w.endSent = true, true
+		w.closing, w.endSent, w.toCancel = true, true, false
 		w.tell("the epoch is to end")
 	case plan.Drained:
 		w.atRest("end of the drain")

@@ -63,6 +63,8 @@ var mutants = []mutant{
 		"	case p.asking > 0:\n", "	case p.asking > 99:\n"},
 	{"epoch resets keep a distance", "reset", "abandon.go",
 		"if p.gate&gateReset == 0 && p.now < p.nextReset {", "if false {"},
+	{"an epoch reset waits for handlers, but not for ever", "reset", "planner.go",
+		"		p.emit(Effect{Kind: CancelAll})\n", ""},
 	{"a lost lease is clawed back", "lost", "loss.go",
 		"		p.clawLane(it.run.Lane)\n", ""},
 	{"a handler that is at it is not the planner's", "claim", "dispatch.go",

@@ -39,6 +39,7 @@ func (w *world) pumped() bool {
 				h.m.unsure = true
 			}
 			w.held = append(w.held, h)
+			h.since = max(w.at, w.now-w.behind)
 		}
 		w.apply(w.p.Arrive(w.time(), w.items[e.from:e.to]))
 	case epochEnded:
@@ -48,7 +49,7 @@ func (w *world) pumped() bool {
 				h.knownLost, h.lostAt = true, w.events+1
 			}
 		}
-		w.resetting, w.endSent = false, false
+		w.resetting, w.endSent, w.toCancel = false, false, false
 		w.apply(w.p.EpochEnded(w.time(), e.epoch))
 	case acceptLost:
 		w.tell("the accept of %v, whose copy is confirmed, was lost", e.h)
@@ -184,6 +185,9 @@ func (w *world) copied(i int, ok bool) bool {
 func (w *world) tick() bool {
 	w.tell("tick")
 	w.apply(w.p.Tick(w.time()))
+	if w.toCancel && w.at >= w.lastReset+int64(w.resetWait) {
+		w.fail("reset", "%v after the reset began, handlers still run, and aren't cancelled", time.Duration(w.at-w.lastReset))
+	}
 	if at := w.p.NextTimer(); at != 0 && at <= w.at {
 		w.fail("timers", "after a tick at %v the next timer is at %v", time.Duration(w.at), time.Duration(at))
 	}

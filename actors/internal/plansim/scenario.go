@@ -39,7 +39,7 @@ type scenario struct {
 
 func (s *scenario) config() plan.Config {
 	return plan.Config{
-		Mode: s.mode, Lanes: s.lanes, Traits: s.traits(), MaxReceives: s.maxReceives,
+		Mode: s.mode, Lanes: s.lanes, Traits: s.traits(),
 		OutageAfter: s.outageAfter, NativeDeadLetter: s.native, HasTarget: s.target, ResetWait: s.resetWait,
 	}
 }

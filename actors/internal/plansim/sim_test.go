@@ -23,13 +23,17 @@ func TestSimulation(t *testing.T) {
 	first := fromEnv(t, "KEYLANES_SIM_SEED", rand.Uint64(), parseSeed)
 
 	w, seeds := newWorld(), rnd{first}
-	start, schedules := time.Now(), 0
+	start, schedules, told := time.Now(), 0, 0
 	for ; ; schedules++ {
 		if steps > 0 && w.steps >= steps {
 			break
 		}
 		if steps == 0 && schedules%64 == 0 && time.Since(start) >= budget {
 			break
+		}
+		if progress := w.steps / 100_000_000; progress > told {
+			told = progress
+			t.Logf("%d steps after %v", w.steps, time.Since(start).Round(time.Second))
 		}
 		s := scheduleOf(seeds.next())
 		if v := w.run(&s); v != nil {

@@ -51,6 +51,7 @@ type hand struct {
 	knownLost bool // the planner was told that its lease is gone
 	lostAt    int  // the event that told it
 	arrivedAt int  // the event that brought it
+	since     int64
 
 	run       *plan.Run // of its last lend
 	claimed   bool      // by a lane that hasn't reported it
@@ -147,6 +148,7 @@ type world struct {
 	resetting   bool // an epoch is to end, as soon as nothing runs
 	endSent     bool // EndEpoch was ordered, and EpochEnded hasn't come
 	lastReset   int64
+	toCancel    bool // handlers ran when the reset began, and aren't cancelled yet
 	paused      bool
 	draining    bool
 	drained     bool
@@ -198,6 +200,7 @@ func (w *world) reset(s scenario) {
 		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps, tally: w.tally, only: w.only,
 		spare: w.spare, rest: w.rest[:0], story: w.story,
 	}
+	w.p.SetMaxReceives(s.maxReceives)
 	for k := range w.byKey {
 		w.byKey[k] = w.byKey[k][:0]
 	}
