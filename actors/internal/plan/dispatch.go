@@ -171,14 +171,16 @@ func (p *Planner) steal() {
 	victim, most, waits := -1, 0, false
 	for i := range p.lanes {
 		l := &p.lanes[i]
-		n := 0
+		n, begun := 0, false
 		for j := range l.out {
-			if r := l.runs[j]; r.shared {
+			r := l.runs[j]
+			begun = begun || r.Claimed() > 0
+			if r.shared {
 				n += r.unclaimed()
 			}
 		}
 		waits = waits || n > 0
-		if n > most && l.runs[0].Claimed() > 0 {
+		if n > most && begun {
 			victim, most = i, n
 		}
 	}

@@ -12,6 +12,7 @@ type carried struct {
 	attempt     int
 	firstFailed int64
 	mark        uint64
+	n           uint64 // which put it was
 	copied      bool   // its dead-letter copy was confirmed
 	key         string // the transport's key, so that a reused id isn't taken for the same message
 }
@@ -20,8 +21,16 @@ type carried struct {
 // first delivery of the key that comes again where messages have no ids.
 type memory struct {
 	by    map[string]carried
-	order []string // a ring of the names in by, once it is full
+	order []remembered // in the order in which they were put, a ring once it is full
 	at    int
+	puts  uint64
+}
+
+// remembered is a place in the order. The entry may be gone, and another one may
+// have come under its name since.
+type remembered struct {
+	name string
+	n    uint64
 }
 
 func carryName(id string, k *key) string {
@@ -39,16 +48,23 @@ func (m *memory) put(name string, c carried) {
 	if m.by == nil {
 		m.by = make(map[string]carried)
 	}
-	if _, known := m.by[name]; !known {
-		if len(m.order) < memoryCap {
-			m.order = append(m.order, name)
-		} else {
-			delete(m.by, m.order[m.at])
-			m.order[m.at] = name
-			m.at = (m.at + 1) % memoryCap
-		}
+	if known, ok := m.by[name]; ok { // it keeps its place
+		c.n = known.n
+		m.by[name] = c
+		return
 	}
+	m.puts++
+	c.n = m.puts
 	m.by[name] = c
+	if len(m.order) < memoryCap {
+		m.order = append(m.order, remembered{name, c.n})
+		return
+	}
+	if old := m.order[m.at]; m.by[old.name].n == old.n {
+		delete(m.by, old.name)
+	}
+	m.order[m.at] = remembered{name, c.n}
+	m.at = (m.at + 1) % memoryCap
 }
 
 // remember keeps the attempts of an item that goes away undecided. That its
