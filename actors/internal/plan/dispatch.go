@@ -283,6 +283,11 @@ func (p *Planner) takeBackFrom(r *Run, n int) {
 		}
 		it.state, it.run = Queued, nil
 		p.queueFront(it)
+		if k := it.k; k != nil && k.in != nil {
+			// The key hasn't had its turn after all. Else keys that fail at once
+			// could keep the others waiting for ever.
+			k.in.toFront(k)
+		}
 	}
 	r.top = min(r.top, n)
 }

@@ -222,6 +222,22 @@ func (r *ring) pushBack(k *key) {
 	r.n++
 }
 
+// toFront makes k the next to have its turn.
+func (r *ring) toFront(k *key) {
+	if r.head == k {
+		return
+	}
+	r.remove(k)
+	k.in, k.next = r, r.head
+	if r.head == nil {
+		r.tail = k
+	} else {
+		r.head.prev = k
+	}
+	r.head = k
+	r.n++
+}
+
 func (r *ring) remove(k *key) {
 	if k.prev == nil {
 		r.head = k.next

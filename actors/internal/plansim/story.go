@@ -16,7 +16,12 @@ func (s *story) tell(w *world, format string, args ...any) {
 	s.lines = append(s.lines, fmt.Sprintf("%12v  ", time.Duration(w.now))+fmt.Sprintf(format, args...))
 }
 
-func (s *story) String() string { return strings.Join(s.lines, "\n") }
+func (s *story) String() string {
+	if s == nil {
+		return ""
+	}
+	return strings.Join(s.lines, "\n")
+}
 
 func (w *world) names(from, to int) string {
 	var b strings.Builder

@@ -204,7 +204,10 @@ func (w *world) reset(s scenario) {
 	for k := range w.byKey {
 		w.byKey[k] = w.byKey[k][:0]
 	}
-	w.lanes = w.lanes[:s.lanes]
+	if s.mode == plan.Sequential { // it has one
+		w.scenario.lanes = 1
+	}
+	w.lanes = w.lanes[:w.scenario.lanes]
 	for i := range w.lanes {
 		l := &w.lanes[i]
 		*l = lane{mail: l.mail[:0], runner: runner{lane: i, gen: w.p.Gen(i)}}
