@@ -38,7 +38,7 @@ func TestSimulation(t *testing.T) {
 		s := scheduleOf(seeds.next())
 		if v := w.run(&s); v != nil {
 			t.Logf("%d schedules, %d steps before it, from seed %d", schedules, w.steps, first)
-			report1(t, w, s, v)
+			brokenBy(t, w, s, v)
 		}
 	}
 	took := time.Since(start)
@@ -52,8 +52,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// report1 fails the test with the shortest story that breaks the same promise.
-func report1(t *testing.T, w *world, s schedule, v *violation) {
+// brokenBy fails the test with the shortest story that breaks the same promise.
+func brokenBy(t *testing.T, w *world, s schedule, v *violation) {
 	t.Helper()
 	short, v := shrink(w, s, v)
 	t.Fatalf("a promise is broken: %v\n\n%s\n\nReplay it with\n  go test ./actors/internal/plansim -run '^TestReplay$' -v -seed=%d",
@@ -69,7 +69,7 @@ func TestReplay(t *testing.T) {
 	w, s := newWorld(), scheduleOf(*seed)
 	t.Log(&s.scenario)
 	if v := w.run(&s); v != nil {
-		report1(t, w, s, v)
+		brokenBy(t, w, s, v)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestScheduleReplays(t *testing.T) {
 	for seed := uint64(1); seed <= 200; seed++ {
 		s := scheduleOf(seed)
 		if v := a.run(&s); v != nil {
-			report1(t, a, s, v)
+			brokenBy(t, a, s, v)
 		}
 		again := scheduleOf(seed)
 		again.materialize()
@@ -102,7 +102,7 @@ func TestSimulationReachesEverything(t *testing.T) {
 	for range 4000 {
 		s := scheduleOf(seeds.next())
 		if v := w.run(&s); v != nil {
-			report1(t, w, s, v)
+			brokenBy(t, w, s, v)
 		}
 	}
 	for k, n := range w.tally {
