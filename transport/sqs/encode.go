@@ -90,8 +90,9 @@ func encode(m *transport.Message, fifo, contentDedup bool) (*outgoing, error) {
 // key sets the group and the deduplication id.
 func (o *outgoing) key(m *transport.Message, fifo, contentDedup bool) error {
 	if m.Key != "" {
-		if !isToken(m.Key) {
-			return &transport.OptionError{Field: "Message.Key", Value: m.Key, Want: "must be at most 128 ASCII letters, digits and punctuation, no spaces, to be an SQS message group"}
+		if !isToken(m.Key) || strings.HasPrefix(m.Key, keylessGroup) {
+			return &transport.OptionError{Field: "Message.Key", Value: m.Key,
+				Want: "must be at most 128 ASCII letters, digits and punctuation, no spaces, to be an SQS message group, and not begin with " + keylessGroup}
 		}
 		o.entry.MessageGroupId = &m.Key
 	}

@@ -260,6 +260,7 @@ func TestPublishRefuses(t *testing.T) {
 		"key with a space": {"", transport.Message{Key: "a b"}, "Message.Key"},
 		"key with ü":       {".fifo", transport.Message{Key: "ü"}, "Message.Key"},
 		"long key":         {".fifo", transport.Message{Key: strings.Repeat("k", 129)}, "Message.Key"},
+		"reserved key":     {".fifo", transport.Message{Key: "keylanes.keyless.x"}, "Message.Key"},
 		"11 headers":       {"", transport.Message{Headers: many}, "Message.Headers"},
 		"empty header":     {"", transport.Message{Headers: map[string]any{"a": ""}}, "Message.Headers[a]"},
 		"empty bytes":      {"", transport.Message{Headers: map[string]any{"a": []byte{}}}, "Message.Headers[a]"},
