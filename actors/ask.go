@@ -21,7 +21,9 @@ func AwaitStarted(ctx context.Context, root *actor.RootContext, pid *actor.PID) 
 // Drain stops the subscription gracefully and waits until nothing of it is left:
 // intake ends, running handlers finish, or are cancelled after StopTimeout, what
 // is done is settled, the rest goes back. nil after a clean drain; an error that
-// is ErrHandlerStuck names the handlers that ignore their cancelled context.
+// is ErrHandlerStuck names the handlers that ignore their cancelled context; an
+// *EscalatedError or *CrashError says that it failed to its parent meanwhile,
+// which may have restarted it.
 // When ctx ends it returns, and the drain goes on. Any goroutine, but no actor's
 // Receive: it blocks.
 func Drain(ctx context.Context, root *actor.RootContext, pid *actor.PID) error {
@@ -104,7 +106,8 @@ func ask(ctx context.Context, root *actor.RootContext, pid *actor.PID, message a
 			give(answer{err: ErrNotRunning})
 		case actor.SystemMessage, actor.AutoReceiveMessage:
 		default:
-			if reply = m; !untilGone {
+			reply = m
+			if done, ok := m.(*Done); !untilGone || (ok && done.failed) {
 				give(answer{reply: reply})
 			}
 		}

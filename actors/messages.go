@@ -36,7 +36,12 @@ type (
 	// The function Drain sends it and waits.
 	DrainMessage struct{}
 	// Done answers a request.
-	Done struct{ Err error }
+	Done struct {
+		Err error
+		// failed: the subscription fails to its parent, which may restart it, so
+		// its end needn't follow.
+		failed bool
+	}
 )
 
 // Errors of a subscription.

@@ -145,7 +145,7 @@ func (r *router) Receive(ctx actor.Context) {
 		if st.NotReady == nil && st.Blocked {
 			st.NotReady = fmt.Errorf("subscription %q is blocked: key %q holds most of the credit", st.Name, st.BlockedKey)
 		}
-		ctx.Send(m.to, st)
+		ctx.Send(r.t.subscription, &statsOf{to: m.to, stats: st})
 	case *actor.Stopping, *actor.Restarting:
 		r.stopCopies()
 		if r.timer != nil {

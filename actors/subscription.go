@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -71,6 +72,7 @@ type subscription struct {
 
 	waiting  []*actor.PID // want to know of the first attachment
 	draining []*actor.PID // want to know of the end
+	asking   []*actor.PID // want stats, which the router still owes
 	stopErr  error        // why the policy stopped it
 	ending   *ending
 	timer    *time.Timer
@@ -103,6 +105,11 @@ type (
 		state    State
 		notReady error
 	}
+	// statsOf is the router's answer.
+	statsOf struct {
+		to    *actor.PID
+		stats *Stats
+	}
 )
 
 // Receive implements actor.Actor.
@@ -119,7 +126,10 @@ func (s *subscription) Receive(ctx actor.Context) {
 	case *Resume:
 		s.pause(ctx, false)
 	case *GetStats:
+		s.asking = append(s.asking, ctx.Sender())
 		ctx.Send(s.t.router, &statsFor{to: ctx.Sender(), state: s.state, notReady: s.notReady()})
+	case *statsOf:
+		s.tellStats(ctx, m)
 	case *Unpark:
 		ctx.Forward(s.t.router)
 	case *DrainMessage:
@@ -287,6 +297,30 @@ func (s *subscription) tellStarted(ctx actor.Context, err error) {
 	s.waiting = nil
 }
 
+func (s *subscription) tellStats(ctx actor.Context, m *statsOf) {
+	if i := slices.IndexFunc(s.asking, m.to.Equal); i >= 0 {
+		s.asking = slices.Delete(s.asking, i, i+1)
+		ctx.Send(m.to, m.stats)
+	}
+}
+
+// tellEnd answers everybody who waits for something. A router that stops drops
+// what waits in its mailbox, requests for stats too.
+func (s *subscription) tellEnd(ctx actor.Context, done *Done) {
+	for _, w := range s.asking {
+		ctx.Send(w, &Stats{Name: s.opts.Name, State: s.state, NotReady: s.notReady(), Depth: -1})
+	}
+	started := done.Err
+	if started == nil {
+		started = ErrNotRunning
+	}
+	s.tellStarted(ctx, started)
+	for _, w := range s.draining {
+		ctx.Send(w, done)
+	}
+	s.asking, s.draining = nil, nil
+}
+
 // notReady says why the subscription isn't ready.
 func (s *subscription) notReady() error {
 	switch s.state {
@@ -404,11 +438,7 @@ func (s *subscription) ended(ctx actor.Context) {
 		return
 	}
 	s.t.event(Event{Kind: EventStopped, Lane: -1, Err: err})
-	s.tellStarted(ctx, ErrNotRunning)
-	for _, w := range s.draining {
-		ctx.Send(w, &Done{Err: err})
-	}
-	s.draining = nil
+	s.tellEnd(ctx, &Done{Err: err})
 	ctx.Stop(ctx.Self())
 }
 
@@ -424,10 +454,7 @@ func (s *subscription) failToParent(ctx actor.Context) {
 		err = fmt.Errorf("%v", reason)
 	}
 	s.t.event(Event{Kind: EventStopped, Lane: -1, Err: err})
-	for _, w := range s.draining {
-		ctx.Send(w, &Done{Err: err})
-	}
-	s.draining = nil
+	s.tellEnd(ctx, &Done{Err: err, failed: true})
 	ctx.Send(ctx.Self(), &rebegin{s: s})
 	panic(reason)
 }
@@ -455,11 +482,7 @@ func (s *subscription) hardStop(ctx actor.Context) {
 		err = errors.Join(&StuckError{Deliveries: left}, err)
 	}
 	t.event(Event{Kind: EventStopped, Lane: -1, Err: err})
-	s.tellStarted(ctx, ErrNotRunning)
-	for _, w := range s.draining {
-		ctx.Send(w, &Done{Err: err})
-	}
-	s.draining = nil
+	s.tellEnd(ctx, &Done{Err: err})
 }
 
 // HandleFailure implements actor.SupervisorStrategy for the pump and the router:

@@ -169,7 +169,8 @@ func (w *world) sweep() {
 
 // census is a slow count of what the planner holds.
 type census struct {
-	begun, free                                               uint // bits of lanes: that have begun, that have what others could do
+	due                                                       int64 // the first timer of what is held; 0 none
+	begun, free                                               uint  // bits of lanes: that have begun, that have what others could do
 	queued, parked, copying, stuck, lentFree, keyless, fences int
 	group                                                     [maxKeys]struct {
 		queued, lent, held int
@@ -200,6 +201,11 @@ func (w *world) checkAll() {
 		w.checkWork(&c)
 	}
 	w.checkGates(&c)
+	if c.due != 0 && !w.draining && !w.halted {
+		if at := w.p.NextTimer(); at == 0 || at > c.due {
+			w.fail("timers", "something is due at %v, the next timer is at %v", time.Duration(c.due), time.Duration(at))
+		}
+	}
 }
 
 func (w *world) count(c *census, h *hand) {
@@ -241,7 +247,11 @@ func (w *world) count(c *census, h *hand) {
 	case plan.Parked, plan.CopyWait, plan.AbandonWait, plan.Pinned:
 		bars = true
 		c.parked++
-		if h.item.Due() == 0 && s != plan.Pinned {
+		if due := h.item.Due(); due != 0 {
+			if c.due == 0 || due < c.due {
+				c.due = due
+			}
+		} else if s != plan.Pinned {
 			w.fail("timers", "%v is %v without a timer", h, s)
 		}
 	case plan.Copying:
@@ -264,14 +274,21 @@ func (w *world) count(c *census, h *hand) {
 	}
 }
 
-// beginReset: an epoch is to end, no sooner than a second after the last time.
+// beginReset: an epoch is to end, no sooner than a second after the last time,
+// twice as long each time up to 30 s, until a minute was without one.
 func (w *world) beginReset() {
 	if w.resetting {
 		return
 	}
 	w.resetting = true
-	if w.at-w.lastReset < int64(time.Second) {
-		w.fail("reset", "an epoch reset %v after the last", time.Duration(w.at-w.lastReset))
+	since := time.Duration(w.at - w.lastReset)
+	if since < w.resetGap {
+		w.fail("reset", "an epoch reset %v after the last, want at least %v between them", since, w.resetGap)
+	}
+	if since >= time.Minute {
+		w.resetGap = time.Second
+	} else {
+		w.resetGap = min(2*w.resetGap, 30*time.Second)
 	}
 	w.lastReset = w.at
 	for i := range w.lanes {

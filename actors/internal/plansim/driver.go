@@ -424,7 +424,7 @@ func (w *world) nextLife() {
 	w.held, w.pump, w.losses, w.reports, w.copying = w.held[:0], w.pump[:0], w.losses[:0], w.reports[:0], w.copying[:0]
 	w.outstanding, w.closing, w.resetting, w.endSent, w.outage, w.toCancel = 0, false, false, false, false, false
 	w.paused, w.draining, w.drained, w.halted = false, false, false, false
-	w.running, w.pinned, w.accounted, w.lastReset = [maxKeys]*hand{}, [maxKeys]bool{}, 0, -1<<62
+	w.running, w.pinned, w.accounted, w.lastReset = [maxKeys]*hand{}, [maxKeys]bool{}, 0, longAgo
 	w.p = plan.New(w.config())
 	w.p.SetMaxReceives(w.maxReceives)
 	for i := range w.lanes {

@@ -2,6 +2,7 @@ package plansim
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/keylanes/keylanes/actors/internal/plan"
 	"github.com/keylanes/keylanes/supervision"
@@ -111,6 +112,9 @@ type report struct {
 	crash bool
 }
 
+// longAgo is before anything, and not so far that a difference overflows.
+const longAgo = -1 << 61
+
 // maxHands bounds the hand-outs of one schedule.
 const maxHands = 2048
 
@@ -148,7 +152,8 @@ type world struct {
 	resetting   bool // an epoch is to end, as soon as nothing runs
 	endSent     bool // EndEpoch was ordered, and EpochEnded hasn't come
 	lastReset   int64
-	toCancel    bool // handlers ran when the reset began, and aren't cancelled yet
+	resetGap    time.Duration // to the next
+	toCancel    bool          // handlers ran when the reset began, and aren't cancelled yet
 	paused      bool
 	draining    bool
 	drained     bool
@@ -194,7 +199,7 @@ func (w *world) reset(s scenario) {
 		w.hands[i] = hand{index: i, item: &w.items[i]}
 	}
 	*w = world{
-		scenario: s, p: plan.New(s.config()), now: 1, at: 0, epoch: 1, lastReset: -1 << 62,
+		scenario: s, p: plan.New(s.config()), now: 1, at: 0, epoch: 1, lastReset: longAgo,
 		msgs: w.msgs[:0], byKey: w.byKey, hands: w.hands, items: w.items, held: w.held[:0],
 		lanes: w.lanes[:maxLanes], zombies: w.zombies[:0], pump: w.pump[:0], losses: w.losses[:0],
 		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps, tally: w.tally, only: w.only,
