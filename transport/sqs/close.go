@@ -32,8 +32,19 @@ func (r *receiver) Close(ctx context.Context) error {
 
 	stop := context.AfterFunc(ctx, r.kill)
 	r.awaitIdle(ctx)
-	if r.repeatLost() {
+	for tries := 1; ctx.Err() == nil && r.repeatLost(); tries++ {
 		r.awaitIdle(ctx)
+		r.mu.Lock()
+		again := r.repeat.id != "" // that reply was lost as well
+		r.mu.Unlock()
+		if again {
+			wait := time.NewTimer(r.backoff(tries))
+			select {
+			case <-wait.C:
+			case <-ctx.Done():
+				wait.Stop()
+			}
+		}
 	}
 	left := r.giveBack(ctx, r.unsettled())
 	stop()
