@@ -31,6 +31,8 @@ type epoch struct {
 	// copied are deliveries whose dead-letter copy is confirmed and whose
 	// accept is on its way: should it fail, the router must know.
 	copied map[*transport.Delivery]struct{}
+	// copiedN is len(copied), so that a settlement needn't lock to look.
+	copiedN atomic.Int32
 }
 
 func newEpoch(t *tree, n uint64) *epoch {
@@ -141,13 +143,18 @@ func (e *epoch) noteCopied(d *transport.Delivery) {
 		e.copied = make(map[*transport.Delivery]struct{})
 	}
 	e.copied[d] = struct{}{}
+	e.copiedN.Store(int32(len(e.copied)))
 }
 
 func (e *epoch) takeCopied(d *transport.Delivery) bool {
+	if e.copiedN.Load() == 0 {
+		return false
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, ok := e.copied[d]
 	delete(e.copied, d)
+	e.copiedN.Store(int32(len(e.copied)))
 	return ok
 }
 
