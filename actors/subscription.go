@@ -410,6 +410,12 @@ func (s *subscription) advance(ctx actor.Context) {
 	if e.quiet && e.intake && !e.closing {
 		e.closing = true
 		s.t.loop.order(func(o *orders) { o.closing = true })
+		if s.broken {
+			// A loop that crashed has told of its end before anybody knew of
+			// the crash. The wait is bounded by the receiver's Close.
+			<-s.t.loop.closed
+			e.closed = true
+		}
 	}
 	if e.closed {
 		s.ended(ctx)

@@ -174,11 +174,20 @@ func (p *Planner) Gen(i int) uint32 { return p.lanes[i].gen }
 // are burnt.
 func (p *Planner) noteFailure() {
 	p.streak++
-	if p.outage || p.streak < max(16, 4*len(p.lanes)) {
+	if p.streak >= max(16, 4*len(p.lanes)) {
+		p.beginOutage()
+	}
+}
+
+// beginOutage makes every lane probe, unless something has succeeded that just
+// wasn't reported yet.
+func (p *Planner) beginOutage() {
+	if p.outage {
 		return
 	}
+	seen := p.successes
 	p.clawAll()
-	if p.streak == 0 { // something has succeeded, it just wasn't reported yet
+	if p.successes != seen {
 		return
 	}
 	p.outage = true

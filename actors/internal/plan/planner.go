@@ -448,9 +448,15 @@ func (p *Planner) decided(it *Item) {
 func (p *Planner) deadLetter(it *Item, failures int) {
 	d := it.dir
 	if d.Exhausted && p.cfg.OutageAfter > 0 && p.successes == it.mark && p.now-it.FirstFailed < int64(p.cfg.OutageAfter) {
-		p.emit(Effect{Kind: Note, Note: NoteNoEvidence, Item: it, Count: failures})
-		p.park(it, d.After)
-		return
+		// Attempts have run out and nothing works: that is an outage, however
+		// few failures it took. What waits for its end is tried as often as
+		// lanes probe, so that the end is seen at once.
+		p.beginOutage()
+		if p.successes == it.mark {
+			p.emit(Effect{Kind: Note, Note: NoteNoEvidence, Item: it, Count: failures})
+			p.park(it, time.Duration(probeEvery))
+			return
+		}
 	}
 	switch {
 	case p.cfg.NativeDeadLetter:

@@ -273,6 +273,7 @@ func (w *world) noted(e *plan.Effect) {
 		w.tally[nNoTarget]++
 	case plan.NoteNoEvidence:
 		w.tally[nNoEvidence]++
+		w.known(e.Item).notBefore = w.at + int64(250*time.Millisecond) // as lanes probe
 	case plan.NoteRetriedInstead:
 		w.tally[nRetriedInstead]++
 		h := w.known(e.Item)
