@@ -27,8 +27,8 @@ func TestAllocsOfADelivery(t *testing.T) {
 		a1, b1 := measure(many)
 		allocs, bytes := (a1-a0)/(many-few), (b1-b0)/(many-few)
 		t.Logf("%v: %.3f allocations and %.0f bytes a delivery", d, allocs, bytes)
-		if allocs > 0.5 {
-			t.Errorf("%v: %.3f allocations a delivery, want at most 0.5", d, allocs)
+		if allocs > 0.3 {
+			t.Errorf("%v: %.3f allocations a delivery, want at most 0.3", d, allocs)
 		}
 		if bytes > 600 {
 			t.Errorf("%v: %.0f bytes a delivery, want at most 600", d, bytes)
