@@ -168,7 +168,11 @@ func (r *rig) spawnUnder(props *actor.Props, decide func(sup actor.Supervisor, c
 	spawned := make(chan *actor.PID, 1)
 	p.pid = r.sys.Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
 		if _, ok := c.Message().(*actor.Started); ok {
-			spawned <- c.Spawn(props)
+			child := c.Spawn(props)
+			select {
+			case spawned <- child:
+			default: // a restarted parent's
+			}
 		}
 	}, actor.WithSupervisor(strategyFunc(func(sup actor.Supervisor, child *actor.PID, reason any) {
 		p.mu.Lock()
