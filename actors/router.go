@@ -29,6 +29,7 @@ type router struct {
 
 	failing  failing // what the planner is asking the policy about
 	draining bool
+	stopping bool // the lanes are stopping: nothing may be started any more
 
 	succeeded, failedN, deadLettered, abandoned, laneRestarts uint64
 	copyCtx                                                   context.Context
@@ -96,6 +97,11 @@ func (r *router) now() int64 { return int64(time.Since(r.t.base)) + 1 }
 // Receive implements actor.Actor.
 func (r *router) Receive(ctx actor.Context) {
 	r.ctx = ctx
+	if r.stopping {
+		// Messages still come while the lanes stop. A lane's crash would order
+		// its restart, and protoactor restarts an actor that has stopped.
+		return
+	}
 	switch m := ctx.Message().(type) {
 	case *actor.Started:
 		for i := range r.lanes {
@@ -147,6 +153,7 @@ func (r *router) Receive(ctx actor.Context) {
 		}
 		ctx.Send(r.t.subscription, &statsOf{to: m.to, stats: st})
 	case *actor.Stopping, *actor.Restarting:
+		r.stopping = true
 		r.stopCopies()
 		if r.timer != nil {
 			r.timer.Stop()
@@ -233,6 +240,11 @@ func (r *router) crashed(m *laneCrashed) {
 	// generation; what it lends from here on waits in the lane's feed for the
 	// incarnation that has that generation.
 	r.reportFailed(c.failed)
+	if !r.lanes[i].pid.Equal(m.child) {
+		// The policy asked for a restart too, so the actor was replaced and
+		// stopped: protoactor would restart it all the same.
+		return
+	}
 	r.lanes[i].feed.gen.Store(r.planner.Gen(i))
 	m.sup.RestartChildren(m.child)
 }
