@@ -59,8 +59,16 @@ func (c *crash) LogValue() slog.Value { return slog.StringValue(c.failed.err.Err
 // Error makes a crash readable in a supervisor event.
 func (c *crash) Error() string { return c.failed.err.Error() }
 
+// crashNote tells the router of a crash beside the lane's own failure.
+type crashNote struct {
+	lane   *actor.PID
+	failed *failed
+}
+
 // failed is a lane's report of a run that ended in a failed attempt.
 type failed struct {
+	heard bool // the router has it; the router's
+
 	run   *plan.Run
 	err   error
 	kind  supervision.Kind
@@ -165,6 +173,11 @@ func (r *runner) loop() {
 		switch {
 		case !r.quits():
 			r.t.send(r.self, &crash{failed: f})
+			if run != nil {
+				// Should the lane be replaced before it hears of the crash, its
+				// mailbox is dropped, and this is what the router hears.
+				r.report(&crashNote{lane: r.self, failed: f})
+			}
 		case run != nil: // the actor is gone, or going: nobody else would report
 			r.report(f)
 		}

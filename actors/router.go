@@ -117,6 +117,10 @@ func (r *router) Receive(ctx actor.Context) {
 		r.reportFailed(m)
 	case *laneCrashed:
 		r.crashed(m)
+	case *crashNote:
+		if r.laneOf(m.lane) < 0 { // else the lane's failure comes, and its restart with it
+			r.reportFailed(m.failed)
+		}
 	case *tick:
 		r.timerAt = 0
 		r.watchHandlers()
@@ -187,6 +191,10 @@ func (r *router) spawn(i int) {
 
 // reportFailed handles a run whose last claimed item failed.
 func (r *router) reportFailed(f *failed) {
+	if f.heard {
+		return
+	}
+	f.heard = true
 	if f.run.Finished > 0 {
 		r.succeeded += uint64(f.run.Finished - 1)
 	}
