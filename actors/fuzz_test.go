@@ -365,7 +365,7 @@ func (f *fuzz) step(pid *actorPID) *actorPID {
 }
 
 func (f *fuzz) unpark(pid *actorPID, skip bool) {
-	for k := range f.keys {
+	for k := range f.keys + 1 { // keys count from 1
 		f.r.sys.Root.Send(pid, &actors.Unpark{Key: "key-" + strconv.Itoa(k), Skip: skip})
 	}
 	f.r.sys.Root.Send(pid, &actors.Unpark{Skip: skip})
