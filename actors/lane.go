@@ -267,7 +267,9 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	err := r.h.Handle(c, d)
 	cause := c.finish()
 	if lease.Lost() || (expires && !lease.Live(time.Now())) {
-		if err != nil {
+		// An error of a handler that was told to give up, as the lease is gone,
+		// says nothing about the message: lost links don't count as attempts.
+		if err != nil && !errors.Is(cause, transport.ErrLeaseLost) {
 			return plan.VerdictFailed, r.failure(err, cause, now)
 		}
 		return plan.VerdictRefused, nil
