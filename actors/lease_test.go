@@ -11,10 +11,10 @@ import (
 	"github.com/keylanes/keylanes/transport/memory"
 )
 
-// refuseExtension makes the broker refuse every extension of one message.
+// refuseExtension makes the broker refuse to extend a message's first lease.
 func refuseExtension(id string) memory.Fault {
 	return func(op memory.Op) memory.Reply {
-		if op.Kind == memory.OpExtend && op.Delivery.ID == id {
+		if op.Kind == memory.OpExtend && op.Delivery.ID == id && op.Delivery.Count == 0 {
 			return memory.Reply{Err: errors.New("the lease can't be extended")}
 		}
 		return memory.Reply{}
