@@ -312,3 +312,131 @@ func TestNativeDeadLetter(t *testing.T) {
 		r.left(0)
 	})
 }
+
+// A queue of nothing but poison looks like an outage: it is dead-lettered from
+// OutageAfter on, and says before that why it waits.
+func TestNothingButPoison(t *testing.T) {
+	for _, d := range dispatches {
+		t.Run(d.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				evs := listen(r.sys)
+				pid := r.spawn(func(context.Context, *transport.Delivery) error { return errBoom },
+					actors.Options{Dispatch: d, OutageAfter: 10 * time.Minute})
+				r.publish(1, "A", "B", "C", "D")
+				time.Sleep(10*time.Minute - time.Second)
+				if n := r.dead.Depth(); n != 0 {
+					t.Errorf("%d dead letters before OutageAfter", n)
+				}
+				waits := evs.of(actors.EventWaitsForEvidence)
+				if len(waits) == 0 || !strings.Contains(waits[0].Reason, "outage") || !errors.Is(waits[0].Err, errBoom) || waits[0].ID == "" {
+					t.Errorf("events %.300v, want one that says why it waits", fmt.Sprintf("%+v", waits))
+				}
+				// Sequential begins with the next only when the first is gone.
+				time.Sleep(2 * time.Second)
+				if n := r.dead.Depth(); n == 0 {
+					t.Error("nothing is dead-lettered at OutageAfter")
+				}
+				time.Sleep(time.Hour)
+				if n := r.dead.Depth(); n != 4 {
+					t.Errorf("%d dead letters, want all 4", n)
+				}
+				r.drain(pid)
+				r.left(0)
+			})
+		})
+	}
+}
+
+// A handler that always fails at once is called as often as the backoff lets it,
+// beside a flow that is healthy, too. Without any delay in the policy it can't
+// spin either.
+func TestAlwaysFailingIsBoundedByBackoff(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy supervision.Policy
+		most   int64 // calls in ten minutes
+	}{
+		// Half a second on average at the least, half a minute at the end.
+		"default backoff": {supervision.RetryForever(supervision.Backoff{}), 50},
+		"no delay at all": {supervision.Always(supervision.Retry(0)), 600_000},
+		"negative delay":  {supervision.Always(supervision.Retry(-time.Hour)), 600_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				var calls, good atomic.Int64
+				pid := r.spawn(func(_ context.Context, d *transport.Delivery) error {
+					if d.Key == "bad" {
+						calls.Add(1)
+						return errBoom
+					}
+					good.Add(1)
+					return nil
+				}, actors.Options{Dispatch: actors.ByKey(4), Policy: c.policy})
+				r.publish(0, "bad")
+				rounds, step := 600, time.Second
+				if c.most > 1000 {
+					rounds, step = 60, 50*time.Millisecond // it is many calls
+				}
+				for i := range rounds {
+					r.publish(i+1, "good")
+					time.Sleep(step)
+				}
+				most := c.most * int64(time.Duration(rounds)*step) / int64(10*time.Minute)
+				if n := calls.Load(); n < 3 || n > most {
+					t.Errorf("%d calls, want 3 to %d", n, most)
+				}
+				time.Sleep(10 * time.Second) // some may wait for a probe
+				if n := good.Load(); n != int64(rounds) {
+					t.Errorf("%d good ones, want %d", n, rounds)
+				}
+				r.drain(pid)
+				r.left(1)
+			})
+		})
+	}
+}
+
+// A thousand messages that don't decode hold up the good ones behind them no
+// longer than it takes to look at each.
+func TestUndecodableAheadOfGoodOnes(t *testing.T) {
+	for _, d := range dispatches {
+		t.Run(d.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const bad, good = 1000, 100
+				r := newRig(t, nil)
+				j := newJournal(good)
+				h := transport.Typed(codec.JSON, func(_ context.Context, _ int, d *transport.Delivery) error {
+					j.begin(d)
+					j.end(d, true)
+					return nil
+				})
+				ms := make([]transport.Message, bad+good)
+				for i := range ms {
+					ms[i] = transport.Message{ID: fmt.Sprint(i), Key: fmt.Sprint("key-", i%30), Body: []byte("{")}
+					if i >= bad {
+						ms[i].Body = []byte("1")
+					}
+				}
+				if err := r.queue.Publisher().Publish(context.Background(), ms...); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				pid := r.spawn(h.Handle, actors.Options{Dispatch: d})
+				r.await(pid, j.done)
+				if took := time.Since(start); took > 100*time.Millisecond {
+					t.Errorf("the good ones are done after %v", took)
+				}
+				synctest.Wait() // copies may still be under way
+				if n := r.dead.Depth(); n != bad {
+					t.Errorf("%d dead letters, want %d", n, bad)
+				}
+				if d != actors.Workers(8) {
+					j.check(t)
+				}
+				r.drain(pid)
+				r.left(0)
+			})
+		})
+	}
+}
