@@ -141,41 +141,58 @@ func Run(ctx context.Context, src transport.Source, h transport.Handler, o *Opti
 		actor.WithDeadLetterThrottleInterval(time.Microsecond),
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(slog.DiscardHandler) })))
 	defer system.Shutdown()
-	failure := make(chan error, 1)
-	top := &runTop{props: props, failure: failure, spawned: make(chan *actor.PID, 1)}
+	top := &runTop{
+		props: props, spawned: make(chan *actor.PID, 1), ended: make(chan struct{}),
+		failure: make(chan error, 1), stopped: make(chan error, 1),
+	}
+	// Its event says how the subscription ended. To ask for that would be too
+	// late when it ends at once.
+	system.EventStream.Subscribe(func(m any) {
+		if e, ok := m.(*Event); ok && e.Kind == EventStopped {
+			select {
+			case top.stopped <- e.Err:
+			default:
+			}
+		}
+	})
 	parent := system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return top }))
 	pid := <-top.spawned
-
-	stopped := make(chan error, 1)
-	go func() {
-		stopped <- askDone(context.Background(), system.Root, pid, &awaitStopped{}, true)
-	}()
 	select {
 	case <-ctx.Done():
 		system.Root.Send(pid, &DrainMessage{})
-		err = <-stopped
-	case err = <-stopped:
-	}
-	select {
-	case f := <-failure:
-		err = f // the typed reason says more than the stop that followed it
-	default:
+		<-top.ended
+	case <-top.ended:
 	}
 	_ = system.Root.StopFuture(parent).Wait() // its child is gone, so there is nothing that it could say
-	return err
+	select {
+	case err = <-top.failure: // the typed reason says more than the stop that followed it
+		return err
+	default:
+	}
+	select {
+	case err = <-top.stopped:
+		return err
+	default:
+		return ErrNotRunning
+	}
 }
 
 // runTop is the parent of Run's subscription: a failure is what Run returns.
 type runTop struct {
 	props   *actor.Props
-	failure chan error
 	spawned chan *actor.PID
+	ended   chan struct{} // closed when the subscription is gone
+	failure chan error
+	stopped chan error
 }
 
 // Receive implements actor.Actor.
 func (r *runTop) Receive(ctx actor.Context) {
-	if _, ok := ctx.Message().(*actor.Started); ok {
+	switch ctx.Message().(type) {
+	case *actor.Started:
 		r.spawned <- ctx.Spawn(r.props)
+	case *actor.Terminated: // a parent hears of its children's end
+		close(r.ended)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -225,7 +226,9 @@ func TestRouterCrashGoesToTheParent(t *testing.T) {
 					second := s.last(t)
 					second.deliver("1:A", "2:A")
 					time.Sleep(2 * time.Second)
-					if got := fmt.Sprint(steps.all()); got != "[1 9 1 2]" {
+					got := steps.all()
+					slices.Sort(got[:2]) // on two lanes
+					if !slices.Equal(got, []string{"1", "9", "1", "2"}) {
 						t.Errorf("steps %s, want what was under way, and then the order again", got)
 					}
 					if got := fmt.Sprint(second.outcomes()); got != "[1 accept 2 accept]" {

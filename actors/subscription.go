@@ -97,8 +97,6 @@ type (
 	// it makes it handle this. A restarted incarnation ignores it.
 	rebegin     struct{ s *subscription }
 	childFailed struct{ reason any }
-	// awaitStopped is answered with *Done at the end, however it comes.
-	awaitStopped struct{}
 	// statsFor asks the router for stats on a user's behalf.
 	statsFor struct {
 		to       *actor.PID
@@ -136,8 +134,6 @@ func (s *subscription) Receive(ctx actor.Context) {
 		s.drain(ctx)
 	case *awaitStarted:
 		s.awaitStarted(ctx)
-	case *awaitStopped:
-		s.draining = append(s.draining, ctx.Sender())
 	case *ready:
 		ctx.Respond(&Done{Err: s.notReady()})
 	case *actor.Stopping:
