@@ -188,8 +188,19 @@ func (o *Options) checkDeadLetter(traits transport.Traits) error {
 	if o.DeadLetter != nil {
 		return nil
 	}
-	if m, ok := o.Policy.(supervision.MayDeadLetter); ok && !m.MayDeadLetter() {
-		return nil
+	if may, err := o.mayDeadLetter(); !may || err != nil {
+		return err
 	}
 	return &transport.OptionError{Field: "Options.DeadLetter", Value: "nil", Want: "the policy may dead-letter, so it needs a target: set a publisher, or a policy that never dead-letters, such as supervision.RetryForever(supervision.Backoff{})"}
+}
+
+// mayDeadLetter asks the policy, which is the user's code.
+func (o *Options) mayDeadLetter() (may bool, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &transport.OptionError{Field: "Options.Policy", Value: v, Want: "must not panic when it is asked MayDeadLetter"}
+		}
+	}()
+	m, ok := o.Policy.(supervision.MayDeadLetter)
+	return !ok || m.MayDeadLetter(), nil
 }

@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -225,7 +226,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	s.lives++
 	t := &tree{
 		opts: s.opts, src: s.src, traits: s.src.Traits(), handler: s.handler, system: ctx.ActorSystem(),
-		log: s.opts.Logger, pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
+		log: slog.New(safeLog{s.opts.Logger.Handler()}), pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
 	}
 	t.loop = newPumpLoop(t)
 	s.t, s.state, s.ending, s.failure, s.broken, s.lastErr = t, StateStarting, nil, nil, false, nil
