@@ -172,7 +172,13 @@ func (p *Planner) Gen(i int) uint32 { return p.lanes[i].gen }
 // like an outage of whatever the handlers need: from then on each lane only
 // probes, so that neither the downstream nor the attempts of healthy messages
 // are burnt.
-func (p *Planner) noteFailure() {
+//
+// A failure of something since whose first failure something else has succeeded
+// says nothing of the kind: forty poisonous keys beside a healthy one are poison.
+func (p *Planner) noteFailure(it *Item) {
+	if p.successes != it.mark {
+		return
+	}
 	p.streak++
 	if p.streak >= max(16, 4*len(p.lanes)) {
 		p.beginOutage()

@@ -384,7 +384,7 @@ func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect 
 		it.Attempt++
 	}
 	if d.Action == supervision.ActionRetry || d.Exhausted {
-		p.noteFailure()
+		p.noteFailure(it)
 	}
 	it.dir = d
 	switch d.Action {
