@@ -138,6 +138,7 @@ func TestStopSubscriptionDirective(t *testing.T) {
 		var steps trail
 		p := r.spawnUnder(r.props(r.queue.Source(), func(ctx context.Context, d *transport.Delivery) error {
 			if d.Key == "bad" {
+				time.Sleep(time.Second) // so that the slow one has begun: either lane may be first
 				return errBoom
 			}
 			time.Sleep(5 * time.Second)
