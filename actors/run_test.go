@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/keylanes/keylanes/actors"
 	"github.com/keylanes/keylanes/supervision"
 	"github.com/keylanes/keylanes/transport"
@@ -143,14 +145,18 @@ func TestAwaitStarted(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			r, s := newRig(t, nil), newScript()
 			s.open = func(int) error { time.Sleep(time.Second); return errNoQueue }
-			pid := r.spawnOn(s, nothing, actors.Options{})
-			err := actors.AwaitStarted(context.Background(), r.sys.Root, pid)
+			// Under a parent that stops it: a Stop from outside would race with
+			// the guardian's Restart, and protoactor restarts what has stopped.
+			p := r.spawnUnder(r.props(s, nothing, actors.Options{}), func(sup actor.Supervisor, child *actor.PID, _ any) {
+				sup.StopChildren(child)
+			})
+			err := actors.AwaitStarted(context.Background(), r.sys.Root, p.child)
 			var e *actors.StartError
 			if !errors.As(err, &e) || !errors.Is(err, errNoQueue) {
 				t.Errorf("%v, want a *StartError with its cause", err)
 			}
-			r.sys.Root.Stop(pid) // the guardian restarts it otherwise
 			time.Sleep(time.Minute)
+			r.stop(p.pid)
 		})
 	})
 	t.Run("passing", func(t *testing.T) {
