@@ -30,7 +30,7 @@ func (p *Planner) abandon(it *Item) {
 func (p *Planner) abandonNow(it *Item, out transport.Outcome) {
 	p.emit(Effect{Kind: Settle, Item: it, Outcome: out})
 	it.dir.Park = false
-	p.carry.remember(it)
+	p.remember(it)
 	p.unhold(it)
 	p.gone(it)
 }
@@ -167,57 +167,6 @@ func (p *Planner) Replace(now int64, i int) ([]Effect, *Item) {
 
 // Gen is the generation that lane i's runs carry.
 func (p *Planner) Gen(i int) uint32 { return p.lanes[i].gen }
-
-// noteFailure counts failures that nothing succeeded between. Many in a row look
-// like an outage of whatever the handlers need: from then on each lane only
-// probes, so that neither the downstream nor the attempts of healthy messages
-// are burnt.
-//
-// A failure of something since whose first failure something else has succeeded
-// says nothing of the kind: forty poisonous keys beside a healthy one are poison.
-func (p *Planner) noteFailure(it *Item) {
-	if p.successes != it.mark {
-		return
-	}
-	p.streak++
-	if p.streak >= max(16, 4*len(p.lanes)) {
-		p.beginOutage()
-	}
-}
-
-// beginOutage makes every lane probe, unless something has succeeded that just
-// wasn't reported yet.
-func (p *Planner) beginOutage() {
-	if p.outage {
-		return
-	}
-	seen := p.successes
-	p.clawAll()
-	if p.successes != seen {
-		return
-	}
-	p.outage = true
-	for i := range p.lanes {
-		p.lanes[i].probeAt = p.now + probeEvery
-	}
-	p.emit(Effect{Kind: Note, Note: NoteOutageBegan, Count: p.streak})
-}
-
-// endOutage makes everything due that waits for its retry: what it waited for is
-// back. The timers fire at the end of the event: one may end the epoch, and claw
-// back the very run whose success is being accounted.
-func (p *Planner) endOutage() {
-	p.outage = false
-	p.emit(Effect{Kind: Note, Note: NoteOutageEnded})
-	for _, it := range p.timers.h {
-		if it.state == Parked {
-			it.due = p.now
-		}
-	}
-	p.timers.rebuild()
-	p.recovered = true
-	p.allDirty()
-}
 
 // Snapshot is what the planner holds, for stats.
 type Snapshot struct {

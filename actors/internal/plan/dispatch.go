@@ -1,10 +1,10 @@
 package plan
 
 // hasWork says whether there is anything that l could be given.
-func (p *Planner) hasWork(l *lane) bool { return l.ring.n > 0 || p.sharedN() > 0 }
+func (p *Planner) hasWork(l *lane) bool { return l.ready.n() > 0 || p.sharedN() > 0 }
 
 // sharedN is how many turns wait for whichever lane comes first.
-func (p *Planner) sharedN() int { return p.shared.n + p.keyless.n }
+func (p *Planner) sharedN() int { return p.shared.n() + p.keyless.n() }
 
 // dispatch lends what can start.
 func (p *Planner) dispatch() {
@@ -53,14 +53,10 @@ func (p *Planner) spread() {
 // fill lends lane i one more run, if it has room and there is something for it.
 func (p *Planner) fill(i int) bool {
 	l := &p.lanes[i]
-	room, most := lanesAhead, MaxRun
 	if p.outage {
-		room, most = 1, 1
-		if p.now < l.probeAt {
-			return false
-		}
+		return p.probe(i)
 	}
-	if l.out >= room || !p.hasWork(l) {
+	if l.out >= lanesAhead || !p.hasWork(l) {
 		return false
 	}
 	// A lane takes one of what is shared while another lane could take the
@@ -77,28 +73,32 @@ func (p *Planner) fill(i int) bool {
 		share = 1
 	}
 	r := p.newRun(i)
-	for r.N < most {
-		keyed := l.ring.n > 0
+	for r.N < MaxRun {
+		keyed := l.ready.n() > 0
 		shared := share > 0 && p.sharedN() > 0
 		if !keyed && !shared {
 			break
 		}
 		if keyed && (!shared || !l.keyless) {
-			p.takeTurn(r, l)
+			p.takeTurn(r, &l.ready, l.ready.next())
 			l.keyless = true
 			continue
 		}
 		l.keyless = false
 		share--
-		p.takeShared(r, i, most)
+		p.takeShared(r, i, MaxRun)
 	}
 	if r.N == 0 {
 		p.recycle(r)
 		return false
 	}
-	if p.outage {
-		l.probeAt = p.now + probeEvery
-	}
+	p.lend(i, r)
+	return true
+}
+
+// lend gives lane i the run r.
+func (p *Planner) lend(i int, r *Run) {
+	l := &p.lanes[i]
 	if l.out == 0 {
 		p.idleN--
 	}
@@ -111,19 +111,18 @@ func (p *Planner) fill(i int) bool {
 	p.out++
 	r.open()
 	p.emit(Effect{Kind: Lend, Run: r, Lane: i})
-	return true
 }
 
-// takeTurn takes one delivery of the lane's next key, which then queues again
-// behind the lane's other keys.
-func (p *Planner) takeTurn(r *Run, l *lane) {
-	k := l.ring.head
+// takeTurn takes one delivery of the next key of list, one of q's. The key then
+// queues again behind the others.
+func (p *Planner) takeTurn(r *Run, q *readyKeys, list *ring) {
+	k := list.head
 	p.take(r, k.pop(), k)
 	if k.n == 0 {
-		l.ring.remove(k)
-	} else if l.ring.n > 1 {
-		l.ring.remove(k)
-		l.ring.pushBack(k)
+		list.remove(k)
+	} else if to := q.of(p.fresh(k.head)); to != list || list.n > 1 {
+		list.remove(k)
+		to.pushBack(k)
 	}
 }
 
@@ -131,13 +130,16 @@ func (p *Planner) takeTurn(r *Run, l *lane) {
 // key with what it has queued.
 func (p *Planner) takeShared(r *Run, i, most int) {
 	r.shared = true
-	l := &p.lanes[i]
-	if p.shared.n == 0 || (p.keyless.n > 0 && l.alternate()) {
-		p.take(r, p.keyless.pop(), nil)
+	if p.shared.n() == 0 || (p.keyless.n() > 0 && p.lanes[i].alternate()) {
+		p.take(r, p.keyless.next().pop(), nil)
 		return
 	}
-	k := p.shared.head
-	p.shared.remove(k)
+	p.takeKey(r, i, p.shared.next().head, most)
+}
+
+// takeKey takes what the shared key k has queued, until r holds most.
+func (p *Planner) takeKey(r *Run, i int, k *key, most int) {
+	k.in.remove(k)
 	k.lane = i
 	for k.n > 0 && r.N < most {
 		p.take(r, k.pop(), k)

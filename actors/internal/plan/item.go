@@ -112,6 +112,9 @@ func (it *Item) waits() bool {
 	return false
 }
 
+// Failed says whether an attempt has failed, as far as is known here.
+func (it *Item) Failed() bool { return it.trouble != nil && it.FirstFailed != 0 }
+
 // Lost says whether its lease is gone.
 func (it *Item) Lost() bool { return it.lost }
 
@@ -183,8 +186,8 @@ func (k *key) pop() *Item {
 	return it
 }
 
-// remove takes it out of the middle of the queue.
-func (k *key) remove(it *Item) {
+// remove takes it out of the middle of the queue, and says whether it was there.
+func (k *key) remove(it *Item) bool {
 	var before *Item
 	for at := k.head; at != nil; before, at = at, at.next {
 		if at != it {
@@ -200,9 +203,9 @@ func (k *key) remove(it *Item) {
 		}
 		at.next = nil
 		k.n--
-		return
+		return true
 	}
-	panic("plan: item isn't in its key's queue")
+	return false
 }
 
 // ring is a list of keys that take turns: the front is next.

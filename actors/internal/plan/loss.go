@@ -112,7 +112,7 @@ func (p *Planner) lose(it *Item, group bool) {
 // goneUndecided forgets an item that isn't decided: it will come again, and its
 // attempts are remembered until then.
 func (p *Planner) goneUndecided(it *Item) {
-	p.carry.remember(it)
+	p.remember(it)
 	p.unhold(it)
 	p.gone(it)
 }
@@ -164,7 +164,7 @@ func (p *Planner) releaseVoid(k *key) {
 // giveBack returns an item that wasn't started to the broker.
 func (p *Planner) giveBack(it *Item) {
 	p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Return}})
-	p.carry.remember(it)
+	p.remember(it)
 	p.gone(it)
 }
 

@@ -39,14 +39,6 @@ type Config struct {
 	ResetWait time.Duration
 }
 
-// What keeps every lane from being given anything.
-const (
-	gatePause = 1 << iota
-	gateDrain
-	gateReset
-	gateHalt
-)
-
 const (
 	// lanesAhead is how many runs a lane has at once: one that it works on and
 	// one that waits behind it, so that a report's way back costs no idle time.
@@ -54,8 +46,6 @@ const (
 	// coldKeys is how many keys without anything are kept, so that a key that
 	// comes and goes costs no map insert each time.
 	coldKeys = 4096
-	// probeEvery is how often a lane tries something during an outage.
-	probeEvery = int64(250 * time.Millisecond)
 	// copyRetryMin and copyRetryMax bound the delay between copies to a
 	// dead-letter target that refuses.
 	copyRetryMin = int64(100 * time.Millisecond)
@@ -81,7 +71,7 @@ type lane struct {
 	gen   uint32
 	runs  [lanesAhead]*Run // lent and not reported, the older first
 	out   int              // how many of them
-	ring  ring             // ByKey: its ready keys
+	ready readyKeys        // ByKey: its own
 	dirty bool
 	idle  bool // on the idle stack
 	// keyless says whose turn it is, the lane's own keys' or what is shared, and
@@ -105,8 +95,8 @@ type Planner struct {
 	cold       ring // keys without anything
 	spare      *key // free list, linked by next
 	only       *key // Sequential's one key
-	keyless    key  // the keyless queue
-	shared     ring // PerKey: ready keys
+	keyless    readyItems
+	shared     readyKeys // PerKey
 	timers     timers
 	runs       []*Run // free list
 
@@ -269,6 +259,7 @@ func (p *Planner) Done(now int64, r *Run) []Effect {
 		p.dropRun(r.Lane, r)
 		it := r.Items[good]
 		r.Items[good] = nil
+		p.afterFailure(r.Lane, it)
 		p.ended(it, r)
 	} else {
 		p.takeBackFrom(r, n)
@@ -577,35 +568,4 @@ func (p *Planner) NextTimer() int64 {
 		}
 	}
 	return at
-}
-
-// Pause keeps everything from starting; what is held stays held. Resume ends it.
-func (p *Planner) Pause(now int64) []Effect {
-	p.begin(now)
-	p.gate |= gatePause
-	p.clawAll()
-	return p.end()
-}
-
-// Resume ends a pause.
-func (p *Planner) Resume(now int64) []Effect {
-	p.begin(now)
-	p.gate &^= gatePause
-	p.allDirty()
-	return p.end()
-}
-
-// Drain starts nothing any more; the effect Drained follows when nothing runs.
-// What isn't decided by then stays held: closing the receiver gives it back.
-func (p *Planner) Drain(now int64) []Effect {
-	p.begin(now)
-	p.gate |= gateDrain
-	p.clawAll()
-	return p.end()
-}
-
-// halt is Drain without the effect: the subscription is stopped from outside.
-func (p *Planner) halt() {
-	p.gate |= gateHalt
-	p.clawAll()
 }

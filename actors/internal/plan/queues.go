@@ -66,7 +66,7 @@ func (p *Planner) unhold(it *Item) {
 func (p *Planner) queueBack(it *Item) {
 	p.queuedN++
 	if it.k == nil {
-		p.keyless.pushBack(it)
+		p.keyless.of(p.fresh(it)).pushBack(it)
 		return
 	}
 	it.k.pushBack(it)
@@ -76,7 +76,7 @@ func (p *Planner) queueBack(it *Item) {
 func (p *Planner) queueFront(it *Item) {
 	p.queuedN++
 	if it.k == nil {
-		p.keyless.pushFront(it)
+		p.keyless.of(p.fresh(it)).pushFront(it)
 		return
 	}
 	it.k.pushFront(it)
@@ -111,10 +111,10 @@ func (p *Planner) place(k *key) {
 	case k.startable():
 		if p.cfg.Mode == PerKey {
 			if k.lent == 0 {
-				want = &p.shared
+				want = p.shared.of(p.fresh(k.head))
 			}
 		} else {
-			want = &p.lanes[k.lane].ring
+			want = p.lanes[k.lane].ready.of(p.fresh(k.head))
 			p.markDirty(k.lane)
 		}
 	case k != p.only && k.idle():

@@ -172,9 +172,10 @@ type census struct {
 	due                                                       int64 // the first timer of what is held; 0 none
 	begun, free                                               uint  // bits of lanes: that have begun, that have what others could do
 	queued, parked, copying, stuck, lentFree, keyless, fences int
+	fresh                                                     bool // something keyless hasn't failed yet
 	group                                                     [maxKeys]struct {
 		queued, lent, held int
-		barred             bool
+		barred, fresh      bool // fresh: the first that is queued hasn't failed yet
 	}
 }
 
@@ -220,9 +221,14 @@ func (w *world) count(c *census, h *hand) {
 	switch s {
 	case plan.Queued:
 		c.queued++
+		fresh := h.m.firstFailed == 0 && !h.m.unsure && !h.m.decided && w.ids && (w.failing == nil || w.failing.m != h.m)
 		if k < 0 {
 			c.keyless++
+			c.fresh = c.fresh || fresh
 		} else {
+			if c.group[k].queued == 0 {
+				c.group[k].fresh = fresh
+			}
 			c.group[k].queued++
 		}
 	case plan.Lent:
@@ -362,7 +368,7 @@ func (w *world) checkWork(c *census) {
 		w.unstolen = 0
 		return
 	}
-	anywhere, lane, key := c.keyless > 0, -1, -1
+	anywhere, lane, key, fresh := c.keyless > 0, -1, -1, c.fresh
 	for k := range w.keys {
 		g := &c.group[k]
 		if g.queued == 0 || g.barred || w.pinned[k] {
@@ -371,19 +377,21 @@ func (w *world) checkWork(c *census) {
 		switch w.mode {
 		case plan.PerKey:
 			if g.lent == 0 {
-				anywhere, key = true, k
+				anywhere, key, fresh = true, k, fresh || g.fresh
 			}
 		case plan.ByKey:
 			if i := laneOf(k, w.scenario.lanes); w.lanes[i].out == 0 {
-				lane, key = i, k
+				lane, key, fresh = i, k, fresh || g.fresh
 			}
 		case plan.Sequential:
-			anywhere, key = true, k
+			anywhere, key, fresh = true, k, fresh || g.fresh
 		}
 	}
 	switch waits := anywhere || lane >= 0; {
 	case waits && !w.outage:
 		w.fail("work", "lane %d idles, and something of key %q (or keyless %d) waits for it", max(lane, idle), keyName(key), c.keyless)
+	case waits && w.outage && fresh:
+		w.fail("fresh", "a lane idles during an outage, and something that hasn't failed yet waits for it")
 	case waits && w.outage:
 		w.dueWithin(250*time.Millisecond, "an outage's probe")
 	case c.lentFree > 0 && !w.outage:

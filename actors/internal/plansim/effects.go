@@ -112,11 +112,14 @@ func (w *world) lent(i int, r *plan.Run) {
 	if r.N == 0 {
 		w.fail("lend", "an empty run is lent")
 	}
-	if w.outage { // a lane tries one thing at a time, and not often
-		if r.N != 1 || l.out > 0 || w.at-l.probed < int64(250*time.Millisecond) {
+	if w.outage { // a lane tries one thing at a time, and what has failed not often
+		again := r.Items[0] != nil && r.Items[0].Failed()
+		if r.N != 1 || l.out > 0 || again && w.at-l.probed < int64(250*time.Millisecond) {
 			w.fail("probe", "lane %d is lent %d items during an outage, %v after the last, runs out %d", i, r.N, time.Duration(w.at-l.probed), l.out)
 		}
-		l.probed = w.at
+		if again {
+			l.probed = w.at
+		}
 	}
 	for _, it := range r.Items[:r.N] {
 		if it == nil {

@@ -95,10 +95,15 @@ func (w *world) reported(ask policy) bool {
 	if crash && current {
 		l.down = false
 	}
+	w.account()
+	accounted := w.accounted
 	es := w.p.Done(w.time(), r)
 	w.apply(es)
 	if h := w.failing; h != nil && !w.wasAsked {
-		w.sawFail(h.m) // and remembers it
+		if h.m.firstFailed == 0 { // what the same event accounts later is evidence
+			w.sawFail(h.m) // and remembers it
+			h.m.mark = accounted
+		}
 		h.m.failures++
 	}
 	if crash && current {
