@@ -101,8 +101,9 @@ func (r *router) replaceLane(run *runner) {
 	if !r.lanes[i].pid.Equal(run.self) {
 		return
 	}
-	es, it := r.planner.Replace(r.now(), i)
-	if it != nil {
+	es, stuck := r.planner.Replace(r.now(), i)
+	if len(stuck) > 0 {
+		it := stuck[0] // of a batch, the others are in the same handler
 		old := r.lanes[i].pid
 		r.spawn(i)
 		r.ctx.Stop(old)

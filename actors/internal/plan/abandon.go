@@ -134,33 +134,38 @@ func (p *Planner) newGeneration(i int) {
 
 // Replace says that lane i's handler ignores its ended context: the lane gets a
 // new incarnation for its other keys, the stuck key is fenced until the old
-// handler returns. It gives the stuck item, nil when nothing runs.
-func (p *Planner) Replace(now int64, i int) ([]Effect, *Item) {
+// handler returns. It gives what is stuck, nil when nothing runs.
+func (p *Planner) Replace(now int64, i int) ([]Effect, []*Item) {
 	p.begin(now)
 	l := &p.lanes[i]
-	var stuck *Item
+	var stuck []*Item
 	for j := l.out - 1; j >= 0; j-- {
 		r := l.runs[j]
 		p.takeBack(r)
+		from, to := r.acc, r.Claimed()
 		switch {
-		case r.acc == r.Claimed():
-		case stuck == nil:
-			stuck = r.Items[r.acc]
-		default: // the lane went on from this run to a later one: it is done
-			p.accountNext(r)
+		case from == to:
+		case stuck != nil: // the lane went on from this run to a later one: it is done
+			for r.acc < to {
+				p.accountNext(r)
+			}
+		default: // of single deliveries it is the last that was claimed
+			stuck = r.Items[from:to]
 		}
 	}
 	if stuck == nil {
 		return p.end(), nil
 	}
-	if stuck.k != nil {
-		stuck.k.lent--
+	for _, it := range stuck {
+		if it.k != nil {
+			it.k.lent--
+		}
+		if !it.lost {
+			p.fence(it)
+		}
+		it.state = Stuck
+		p.stuckN++
 	}
-	if !stuck.lost {
-		p.fence(stuck)
-	}
-	stuck.state = Stuck
-	p.stuckN++
 	p.newGeneration(i)
 	return p.end(), stuck
 }

@@ -29,6 +29,10 @@ func (p *Planner) dispatch() {
 // spread gives what is shared to idle lanes first, and then to those that have
 // room for a second run.
 func (p *Planner) spread() {
+	if p.cfg.Batch > 0 && !p.outage {
+		p.spreadBatches()
+		return
+	}
 	if p.outage {
 		for i := range p.lanes {
 			if p.sharedN() == 0 {
@@ -59,6 +63,9 @@ func (p *Planner) fill(i int) bool {
 	if l.out >= lanesAhead || !p.hasWork(l) {
 		return false
 	}
+	if p.cfg.Batch > 0 {
+		return p.fillBatch(i)
+	}
 	// A lane takes one of what is shared while another lane could take the
 	// next, and its fair part of it when all are busy.
 	others := p.idleN
@@ -80,7 +87,7 @@ func (p *Planner) fill(i int) bool {
 			break
 		}
 		if keyed && (!shared || !l.keyless) {
-			p.takeTurn(r, &l.ready, l.ready.next())
+			p.takeTurn(r, &l.ready)
 			l.keyless = true
 			continue
 		}
@@ -113,9 +120,10 @@ func (p *Planner) lend(i int, r *Run) {
 	p.emit(Effect{Kind: Lend, Run: r, Lane: i})
 }
 
-// takeTurn takes one delivery of the next key of list, one of q's. The key then
-// queues again behind the others.
-func (p *Planner) takeTurn(r *Run, q *readyKeys, list *ring) {
+// takeTurn takes one delivery of q's next key. The key then queues again behind
+// the others.
+func (p *Planner) takeTurn(r *Run, q *readyKeys) {
+	list := q.take()
 	k := list.head
 	p.take(r, k.pop(), k)
 	if k.n == 0 {
@@ -130,26 +138,34 @@ func (p *Planner) takeTurn(r *Run, q *readyKeys, list *ring) {
 // key with what it has queued.
 func (p *Planner) takeShared(r *Run, i, most int) {
 	r.shared = true
-	if p.shared.n() == 0 || (p.keyless.n() > 0 && p.lanes[i].alternate()) {
-		p.take(r, p.keyless.next().pop(), nil)
+	l := &p.lanes[i]
+	keyless := p.keylessNext(l)
+	l.sharedTurn = keyless
+	if keyless {
+		p.take(r, p.keyless.take().pop(), nil)
 		return
 	}
-	p.takeKey(r, i, p.shared.next().head, most)
+	p.takeKey(r, i, p.shared.take().head, most)
 }
 
-// takeKey takes what the shared key k has queued, until r holds most.
+// keylessNext says whether the next shared turn of l is a keyless delivery's:
+// they alternate with the shared keys.
+func (p *Planner) keylessNext(l *lane) bool {
+	return p.shared.n() == 0 || (p.keyless.n() > 0 && !l.sharedTurn)
+}
+
+// takeKey takes what the shared key k has queued, until r holds most, or one has
+// to run alone.
 func (p *Planner) takeKey(r *Run, i int, k *key, most int) {
 	k.in.remove(k)
 	k.lane = i
-	for k.n > 0 && r.N < most {
+	for k.n > 0 && r.N < most && (r.N == 0 || !k.head.alone) {
+		alone := k.head.alone
 		p.take(r, k.pop(), k)
+		if alone {
+			return
+		}
 	}
-}
-
-// alternate says whether the next shared turn is a keyless one.
-func (l *lane) alternate() bool {
-	l.sharedTurn = !l.sharedTurn
-	return l.sharedTurn
 }
 
 func (p *Planner) take(r *Run, it *Item, k *key) {
@@ -174,11 +190,15 @@ func (p *Planner) steal() {
 	for i := range p.lanes {
 		l := &p.lanes[i]
 		n, begun := 0, false
+		var at *key // whose delivery the lane is at: what follows of it has to wait
 		for j := range l.out {
 			r := l.runs[j]
-			begun = begun || r.Claimed() > 0
+			c := r.Claimed()
+			if c > 0 {
+				begun, at = true, r.Items[c-1].k
+			}
 			if r.shared {
-				n += r.unclaimed()
+				n += r.movable(c, at)
 			}
 		}
 		waits = waits || n > 0
@@ -199,13 +219,31 @@ func (p *Planner) steal() {
 	}
 }
 
+// movable is how many of r's items from index c on could run elsewhere, beside
+// one of key at.
+func (r *Run) movable(c int, at *key) int {
+	if r.unclaimed() == 0 {
+		return 0
+	}
+	n := 0
+	for _, it := range r.Items[c:r.top] {
+		if it.k == nil || it.k != at {
+			n++
+		}
+	}
+	return n
+}
+
 func (p *Planner) newRun(i int) *Run {
 	var r *Run
 	if n := len(p.runs); n > 0 {
 		r = p.runs[n-1]
 		p.runs = p.runs[:n-1]
 	} else {
-		r = &Run{}
+		r = &Run{Items: make([]*Item, max(MaxRun, p.cfg.Batch)), Batch: p.cfg.Batch > 0}
+		if r.Batch {
+			r.Results = make([]Verdict, len(r.Items))
+		}
 	}
 	r.Lane, r.N, r.shared = i, 0, false
 	return r
@@ -262,7 +300,7 @@ func (p *Planner) clawLane(i int) {
 func (p *Planner) takeBack(r *Run) {
 	c := r.Claw()
 	p.takeBackFrom(r, c)
-	for r.acc < c-1 {
+	for !r.Batch && r.acc < c-1 {
 		p.accountNext(r)
 	}
 }

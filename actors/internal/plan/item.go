@@ -64,6 +64,7 @@ type Item struct {
 	*trouble     // nil until the first failure
 	state        State
 	lost         bool // the lease is gone
+	alone        bool // in a batch: it runs alone, since one that it was in failed
 }
 
 // trouble is what only an item that failed needs.
@@ -114,6 +115,9 @@ func (it *Item) waits() bool {
 
 // Failed says whether an attempt has failed, as far as is known here.
 func (it *Item) Failed() bool { return it.trouble != nil && it.FirstFailed != 0 }
+
+// SameKey says whether it and o have to keep an order.
+func (it *Item) SameKey(o *Item) bool { return it.k != nil && it.k == o.k }
 
 // Lost says whether its lease is gone.
 func (it *Item) Lost() bool { return it.lost }

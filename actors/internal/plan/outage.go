@@ -68,31 +68,26 @@ func (p *Planner) probe(i int) bool {
 	if l.out > 0 || !p.hasWork(l) {
 		return false
 	}
-	keyed, shared, keyless := l.ready.fresh.n > 0, p.shared.fresh.n > 0, p.keyless.fresh.n > 0
-	fresh := keyed || shared || keyless
+	fresh := l.ready.fresh.n > 0 || p.shared.fresh.n > 0 || p.keyless.fresh.n > 0
 	if !fresh {
 		if p.now < l.probeAt {
 			return false
 		}
 		l.probeAt = p.now + probeEvery
-		keyed, shared, keyless = l.ready.again.n > 0, p.shared.again.n > 0, p.keyless.again.n > 0
 	}
-	if keyed && (shared || keyless) {
-		keyed = !l.keyless
-		l.keyless = keyed
-	}
-	if !keyed && shared && keyless {
-		keyless = l.alternate()
-	}
+	keyed, shared, keyless := l.ready.of(fresh), p.shared.of(fresh), p.keyless.of(fresh)
 	r := p.newRun(i)
-	r.shared = !keyed
 	switch {
-	case keyed:
-		p.takeTurn(r, &l.ready, l.ready.of(fresh))
-	case keyless:
-		p.take(r, p.keyless.of(fresh).pop(), nil)
+	case keyed.n > 0 && (shared.n+keyless.n == 0 || !l.keyless):
+		l.keyless = true
+		l.ready.turn = !fresh // it is the list that is meant
+		p.takeTurn(r, &l.ready)
+	case keyless.n > 0 && (shared.n == 0 || !l.sharedTurn):
+		l.keyless, l.sharedTurn, r.shared = false, true, true
+		p.take(r, keyless.pop(), nil)
 	default:
-		p.takeKey(r, i, p.shared.of(fresh).head, 1)
+		l.keyless, l.sharedTurn, r.shared = false, false, true
+		p.takeKey(r, i, shared.head, 1)
 	}
 	p.lend(i, r)
 	return true

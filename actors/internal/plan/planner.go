@@ -34,6 +34,10 @@ type Config struct {
 	NativeDeadLetter bool
 	// HasTarget: there is somewhere to copy a dead letter to.
 	HasTarget bool
+	// Batch is how many deliveries a batch holds at most; 0: no batches. A batch
+	// is lent when it is full, or BatchWait after its first delivery came.
+	Batch     int
+	BatchWait time.Duration
 	// ResetWait is how long an epoch reset waits for running handlers before
 	// they are cancelled.
 	ResetWait time.Duration
@@ -237,6 +241,10 @@ func (p *Planner) Done(now int64, r *Run) []Effect {
 		p.stuckEnded(r)
 		return p.end()
 	}
+	if r.Batch {
+		p.batchDone(r)
+		return p.end()
+	}
 	n, good := r.Finished, r.Finished
 	bad := n > 0 && r.Verdict != VerdictOK
 	if bad {
@@ -260,7 +268,7 @@ func (p *Planner) Done(now int64, r *Run) []Effect {
 		it := r.Items[good]
 		r.Items[good] = nil
 		p.afterFailure(r.Lane, it)
-		p.ended(it, r)
+		p.ended(it, r.Lane, r.Verdict)
 	} else {
 		p.takeBackFrom(r, n)
 		p.dropRun(r.Lane, r)
@@ -271,6 +279,10 @@ func (p *Planner) Done(now int64, r *Run) []Effect {
 
 // stuckEnded takes the report of a lane that was replaced while it ran.
 func (p *Planner) stuckEnded(r *Run) {
+	if r.Batch {
+		p.settleBatch(r)
+		return
+	}
 	if r.Finished == 0 {
 		return
 	}
@@ -278,32 +290,31 @@ func (p *Planner) stuckEnded(r *Run) {
 	if it == nil || it.state != Stuck {
 		return
 	}
-	p.stuckN--
-	it.state = Lent
-	it.inTrouble().lane = r.Lane
 	if r.Verdict == VerdictOK {
-		p.succeededOutside(it)
-		return
+		p.succeeded(it)
+	} else {
+		p.ended(it, r.Lane, r.Verdict)
 	}
-	p.unfence(it)
-	p.failed(it, r.Verdict)
 }
 
-// succeeded decides a lent item.
-func (p *Planner) succeeded(it *Item) {
-	if it.k != nil {
+// letGo takes an item from the lane that had claimed it.
+func (p *Planner) letGo(it *Item) {
+	fences := it.lost
+	if it.state == Stuck {
+		p.stuckN--
+		it.state, fences = Lent, true
+	} else if it.k != nil {
 		it.k.lent--
 	}
-	if it.lost {
+	it.run = nil
+	if fences {
 		p.unfence(it)
 	}
-	p.noteSuccess()
-	p.gone(it)
 }
 
-// succeededOutside decides an item that is no longer lent, but fenced.
-func (p *Planner) succeededOutside(it *Item) {
-	p.unfence(it)
+// succeeded decides a claimed item.
+func (p *Planner) succeeded(it *Item) {
+	p.letGo(it)
 	p.noteSuccess()
 	p.gone(it)
 }
@@ -316,16 +327,11 @@ func (p *Planner) noteSuccess() {
 	}
 }
 
-// ended handles the last claimed item of a run, which didn't succeed.
-func (p *Planner) ended(it *Item, r *Run) {
-	if it.k != nil {
-		it.k.lent--
-	}
-	it.run, it.inTrouble().lane = nil, r.Lane
-	if it.lost {
-		p.unfence(it)
-	}
-	p.failed(it, r.Verdict)
+// ended handles a claimed item that didn't succeed.
+func (p *Planner) ended(it *Item, lane int, v Verdict) {
+	it.inTrouble().lane = lane
+	p.letGo(it)
+	p.failed(it, v)
 }
 
 // failed handles an item that isn't lent any more and didn't succeed.
@@ -378,6 +384,14 @@ func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect 
 		p.noteFailure(it)
 	}
 	it.dir = d
+	if p.gate&(gateDrain|gateHalt) != 0 && d.Action != supervision.ActionAccept {
+		// The answer for another one of its batch has stopped the subscription:
+		// it goes back with everything else.
+		it.state = Queued
+		p.unhold(it)
+		p.queueFront(it)
+		return p.end()
+	}
 	switch d.Action {
 	case supervision.ActionDeadLetter:
 		p.deadLetter(it, failures)
@@ -513,7 +527,7 @@ func (p *Planner) Tick(now int64) []Effect {
 		p.resetBy = 0
 		p.emit(Effect{Kind: CancelAll})
 	}
-	if p.outage && p.gate == 0 {
+	if (p.outage || p.cfg.Batch > 0) && p.gate == 0 {
 		p.allDirty()
 	}
 	return p.end()
@@ -558,6 +572,11 @@ func (p *Planner) NextTimer() int64 {
 	}
 	if p.stealAt != 0 && (at == 0 || p.stealAt < at) {
 		at = p.stealAt
+	}
+	if p.cfg.Batch > 0 && !p.outage {
+		if due := p.batchesDue(); due != 0 && (at == 0 || due < at) {
+			at = due
+		}
 	}
 	if p.outage {
 		for i := range p.lanes {

@@ -8,7 +8,7 @@ package plan
 // readyKeys are keys that take turns. The front of each list is its next.
 type readyKeys struct {
 	fresh, again ring // by whether the first of the key's queue has failed
-	turn         bool // the last was fresh, where there were both
+	turn         bool // the last was fresh
 }
 
 func (q *readyKeys) n() int { return q.fresh.n + q.again.n }
@@ -22,12 +22,19 @@ func (q *readyKeys) of(fresh bool) *ring {
 }
 
 // next is the list that has its turn. One of them isn't empty.
-func (q *readyKeys) next() *ring { return q.of(whoseTurn(q.fresh.n, q.again.n, &q.turn)) }
+func (q *readyKeys) next() *ring { return q.of(freshNext(q.fresh.n, q.again.n, q.turn)) }
+
+// take is next, and the other one has the next turn.
+func (q *readyKeys) take() *ring {
+	r := q.next()
+	q.turn = r == &q.fresh
+	return r
+}
 
 // readyItems are the keyless deliveries.
 type readyItems struct {
 	fresh, again key
-	turn         bool // the last was fresh, where there were both
+	turn         bool // the last was fresh
 }
 
 func (q *readyItems) n() int { return q.fresh.n + q.again.n }
@@ -39,7 +46,13 @@ func (q *readyItems) of(fresh bool) *key {
 	return &q.again
 }
 
-func (q *readyItems) next() *key { return q.of(whoseTurn(q.fresh.n, q.again.n, &q.turn)) }
+func (q *readyItems) next() *key { return q.of(freshNext(q.fresh.n, q.again.n, q.turn)) }
+
+func (q *readyItems) take() *key {
+	k := q.next()
+	q.turn = k == &q.fresh
+	return k
+}
 
 // remove takes it out of the list that it is in.
 func (q *readyItems) remove(it *Item) {
@@ -48,17 +61,8 @@ func (q *readyItems) remove(it *Item) {
 	}
 }
 
-// whoseTurn says whether it is what is fresh.
-func whoseTurn(fresh, again int, turn *bool) bool {
-	switch {
-	case again == 0:
-		return true
-	case fresh == 0:
-		return false
-	}
-	*turn = !*turn
-	return *turn
-}
+// freshNext says whether the next turn is that of what is fresh.
+func freshNext(fresh, again int, turn bool) bool { return again == 0 || fresh > 0 && !turn }
 
 // fresh says that it hasn't failed yet. What failed before it went back to the
 // broker matters, and is looked up, only while an outage makes calls scarce.

@@ -22,6 +22,11 @@ const (
 	// VerdictRefused: it ran, but its lease was lost meanwhile: whatever it
 	// returned isn't settled.
 	VerdictRefused
+	// VerdictHeld, in a batch: an earlier element of its key wasn't accepted.
+	VerdictHeld
+	// VerdictSplit, in a batch: the batch failed as a whole. It is tried again
+	// alone, and no attempt is counted.
+	VerdictSplit
 )
 
 // Run is a slice of deliveries lent to a lane.
@@ -29,7 +34,8 @@ type Run struct {
 	Lane  int
 	Gen   uint32 // the lane's generation that may execute it
 	N     int
-	Items [MaxRun]*Item
+	Items []*Item
+	Batch bool // it is claimed as a whole, with ClaimAll
 
 	// word is the claim word: claimed in the low half, limit in the high half.
 	// Items below claimed are the lane's; those from claimed to limit are
@@ -37,8 +43,9 @@ type Run struct {
 	word atomic.Uint64
 
 	// Written by the lane before it reports the run, read by the planner after.
-	Finished int     // how many claimed items have ended
-	Verdict  Verdict // of the last of them; meaningless when Finished is 0
+	Finished int       // how many claimed items have ended
+	Verdict  Verdict   // of the last of them; meaningless when Finished is 0
+	Results  []Verdict // instead, in a batch: of each item that was claimed
 
 	acc int // planner's: items before it are accounted for
 	top int // planner's: items from it on were taken back
@@ -64,6 +71,21 @@ func (r *Run) Claim() (int, bool) {
 		}
 		if r.word.CompareAndSwap(w, uint64(l)<<half|uint64(c+1)) {
 			return int(c), true
+		}
+	}
+}
+
+// ClaimAll takes everything for the lane, and says how much that is. Only the
+// lane's runner calls it, once, instead of Claim.
+func (r *Run) ClaimAll() int {
+	for {
+		w := r.word.Load()
+		c, l := uint32(w), uint32(w>>half)
+		if c >= l {
+			return 0
+		}
+		if r.word.CompareAndSwap(w, uint64(l)<<half|uint64(l)) {
+			return int(l)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (w *world) checkClaim(h *hand, r *plan.Run) {
 func (w *world) checkStart(h *hand) {
 	m := h.m
 	if h.group >= 0 {
-		if o := w.running[h.group]; o != nil {
+		if o := w.running[h.group]; o != nil && !(o.run == h.run && h.run.Batch) {
 			w.fail("overlap", "%v starts while %v runs", h, o)
 		}
 		w.checkTurn(h)
@@ -34,14 +34,31 @@ func (w *world) checkStart(h *hand) {
 		return
 	}
 	if w.mode == plan.Sequential && w.broker == stream {
-		if f := w.first[maxKeys]; f < m.index {
-			w.fail("order", "%v starts, and %v isn't decided", h, &w.msgs[f])
+		for f := w.first[maxKeys]; f < m.index; f++ {
+			if o := &w.msgs[f]; !o.decided && !w.besides(h, o) {
+				w.fail("order", "%v starts, and %v isn't decided", h, o)
+			}
 		}
 	} else if h.group >= 0 && m.key >= 0 {
-		if f := w.first[m.key]; f < m.seq {
-			w.fail("order", "%v starts, and %v isn't decided", h, w.byKey[m.key][f])
+		for f := w.first[m.key]; f < m.seq; f++ {
+			if o := w.byKey[m.key][f]; !o.decided && !w.besides(h, o) {
+				w.fail("order", "%v starts, and %v isn't decided", h, o)
+			}
 		}
 	}
+}
+
+// besides says whether o runs in the same batch as h, before it.
+func (w *world) besides(h *hand, o *message) bool {
+	if !h.run.Batch {
+		return false
+	}
+	for _, b := range w.batchOf(h) {
+		if b.m == o {
+			return true
+		}
+	}
+	return false
 }
 
 // checkTurn: whatever came before h, is of its key and still held, is done.
@@ -50,7 +67,7 @@ func (w *world) checkTurn(h *hand) {
 		if o == h {
 			return
 		}
-		if o.group == h.group && !o.done {
+		if o.group == h.group && !o.done && !(o.run == h.run && o.running && h.run.Batch) {
 			w.fail("order", "%v starts before %v, which came earlier and is %v", h, o, o.item.State())
 		}
 	}
@@ -169,11 +186,14 @@ func (w *world) sweep() {
 
 // census is a slow count of what the planner holds.
 type census struct {
-	due                                                       int64 // the first timer of what is held; 0 none
-	begun, free                                               uint  // bits of lanes: that have begun, that have what others could do
-	queued, parked, copying, stuck, lentFree, keyless, fences int
-	fresh                                                     bool // something keyless hasn't failed yet
-	group                                                     [maxKeys]struct {
+	due                                             int64 // the first timer of what is held; 0 none
+	begun, free                                     uint  // bits of lanes: that have begun, that have what others could do
+	queued, parked, copying, stuck, keyless, fences int
+	// Bits of groups: those that a lane has claimed something of, and those that
+	// it was lent something of that it hasn't claimed; the lowest is what is keyless.
+	mine, lent [maxLanes]uint
+	fresh      bool // something keyless hasn't failed yet
+	group      [maxKeys]struct {
 		queued, lent, held int
 		barred, fresh      bool // fresh: the first that is queued hasn't failed yet
 	}
@@ -194,6 +214,11 @@ func (w *world) checkAll() {
 	})
 	if i != len(w.held) {
 		w.fail("held", "the planner has forgotten %v", w.held[i])
+	}
+	for i := range w.lanes {
+		if c.lent[i]&^(c.mine[i]<<1) != 0 {
+			c.free |= 1 << i
+		}
 	}
 	w.checkCounts(&c)
 	if w.paused || w.draining || w.resetting || w.halted {
@@ -221,7 +246,7 @@ func (w *world) count(c *census, h *hand) {
 	switch s {
 	case plan.Queued:
 		c.queued++
-		fresh := h.m.firstFailed == 0 && !h.m.unsure && !h.m.decided && w.ids && (w.failing == nil || w.failing.m != h.m)
+		fresh := h.m.firstFailed == 0 && !h.m.unsure && !h.m.decided && w.ids && !w.isFailing(h.m)
 		if k < 0 {
 			c.keyless++
 			c.fresh = c.fresh || fresh
@@ -241,10 +266,12 @@ func (w *world) count(c *census, h *hand) {
 		}
 		if h.claimed {
 			c.begun |= 1 << h.run.Lane
+			if k >= 0 {
+				c.mine[h.run.Lane] |= 1 << k
+			}
 		}
 		if !h.claimed && !h.done && h.run.Verdict == plan.VerdictOK && (k < 0 || w.mode == plan.PerKey) {
-			c.lentFree++
-			c.free |= 1 << h.run.Lane
+			c.lent[h.run.Lane] |= 1 << (k + 1)
 		}
 	case plan.Stuck:
 		bars = true
@@ -388,16 +415,41 @@ func (w *world) checkWork(c *census) {
 		}
 	}
 	switch waits := anywhere || lane >= 0; {
+	case waits && !w.outage && w.batch > 0:
+		w.checkBatchWaits(c)
 	case waits && !w.outage:
 		w.fail("work", "lane %d idles, and something of key %q (or keyless %d) waits for it", max(lane, idle), keyName(key), c.keyless)
 	case waits && w.outage && fresh:
 		w.fail("fresh", "a lane idles during an outage, and something that hasn't failed yet waits for it")
 	case waits && w.outage:
 		w.dueWithin(250*time.Millisecond, "an outage's probe")
-	case c.lentFree > 0 && !w.outage:
+	case c.free != 0 && !w.outage:
 		w.checkSteal(c)
 		w.dueWithin(time.Millisecond, "a steal")
 	}
+}
+
+// checkBatchWaits: a full batch doesn't wait while a lane idles, and what is less
+// waits for a while.
+func (w *world) checkBatchWaits(c *census) {
+	shared := c.keyless
+	var own [maxLanes]int
+	for k := range w.keys {
+		g := &c.group[k]
+		switch {
+		case g.barred || w.pinned[k]:
+		case w.mode == plan.ByKey:
+			own[laneOf(k, w.scenario.lanes)] += g.queued
+		case g.lent == 0 || w.mode == plan.Sequential:
+			shared += g.queued
+		}
+	}
+	for i := range w.lanes {
+		if n := own[i] + shared; w.lanes[i].out == 0 && n >= w.batch {
+			w.fail("work", "lane %d idles, and %d deliveries, a full batch, wait for it", i, n)
+		}
+	}
+	w.dueWithin(batchWait, "a batch")
 }
 
 // checkSteal: an idle lane takes what waits unclaimed behind a handler of another

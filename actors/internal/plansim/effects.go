@@ -112,6 +112,9 @@ func (w *world) lent(i int, r *plan.Run) {
 	if r.N == 0 {
 		w.fail("lend", "an empty run is lent")
 	}
+	if w.batch > 0 {
+		w.checkBatch(i, r)
+	}
 	if w.outage { // a lane tries one thing at a time, and what has failed not often
 		again := r.Items[0] != nil && r.Items[0].Failed()
 		if r.N != 1 || l.out > 0 || again && w.at-l.probed < int64(250*time.Millisecond) {
@@ -151,15 +154,13 @@ func (w *world) lent(i int, r *plan.Run) {
 // asked is the policy's turn.
 func (w *world) asked(h *hand) []plan.Effect {
 	m := h.m
-	if h != w.failing {
+	if !h.reported || h.asked {
 		w.fail("ask", "the policy is asked about %v, which didn't fail", h)
 	}
-	w.account() // what succeeded before is accounted by now
-	w.sawFail(m)
 	if attempt := h.item.Attempt; !m.unsure && !m.decided && attempt != m.failures+1 {
 		w.fail("attempts", "the policy sees attempt %d of %v, which has failed %d times before", attempt, h, m.failures)
 	}
-	w.wasAsked = true
+	h.asked = true
 	d := w.ask(w, h)
 	if !d.Uncounted {
 		m.failures++

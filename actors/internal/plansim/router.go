@@ -89,23 +89,33 @@ func (w *world) reported(ask policy) bool {
 	w.tell("the router hears what became of lane %d's run", r.Lane)
 	l := &w.lanes[r.Lane]
 	current := r.Gen == w.p.Gen(r.Lane)
-	w.ask, w.wasAsked, w.failing = ask, false, nil
+	w.ask, w.failing = ask, w.failing[:0]
 	w.release(l, r, current)
-	lane, bad := r.Lane, r.Finished > 0 && r.Verdict != plan.VerdictOK
+	lane, bad := r.Lane, badly(r)
 	if crash && current {
 		l.down = false
 	}
 	w.account()
 	accounted := w.accounted
 	es := w.p.Done(w.time(), r)
-	w.apply(es)
-	if h := w.failing; h != nil && !w.wasAsked {
-		if h.m.firstFailed == 0 { // what the same event accounts later is evidence
-			w.sawFail(h.m) // and remembers it
-			h.m.mark = accounted
+	w.account()
+	for _, h := range w.failing {
+		if h.m.firstFailed != 0 {
+			continue
 		}
-		h.m.failures++
+		h.m.firstFailed, h.m.mark = max(w.at, 1), accounted
+		if asks(es) { // nothing but this run's successes is accounted before the answer
+			h.m.mark = w.accounted
+		}
 	}
+	w.apply(es)
+	for _, h := range w.failing {
+		if !h.asked {
+			h.m.failures++ // it is remembered
+		}
+		h.reported, h.asked = false, false
+	}
+	w.failing = w.failing[:0]
 	if crash && current {
 		l.gen = w.p.Gen(lane)
 	} else if current && bad && l.cur == nil && l.run == nil && l.gen != w.p.Gen(lane) {
@@ -114,11 +124,35 @@ func (w *world) reported(ask policy) bool {
 	return true
 }
 
-// sawFail: the planner knows from here on that m has failed.
-func (w *world) sawFail(m *message) {
-	if m.firstFailed == 0 {
-		m.firstFailed, m.mark = max(w.at, 1), w.accounted
+// badly says that something of the run didn't succeed.
+func badly(r *plan.Run) bool {
+	if !r.Batch {
+		return r.Finished > 0 && r.Verdict != plan.VerdictOK
 	}
+	for _, v := range r.Results[:r.Finished] {
+		if v != plan.VerdictOK {
+			return true
+		}
+	}
+	return false
+}
+
+func asks(es []plan.Effect) bool {
+	for i := range es {
+		if es[i].Kind == plan.Ask {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) isFailing(m *message) bool {
+	for _, h := range w.failing {
+		if h.m == m {
+			return true
+		}
+	}
+	return false
 }
 
 // release notes what a report says, before the planner hears it.
@@ -136,28 +170,38 @@ func (w *world) release(l *lane, r *plan.Run, current bool) {
 			h.claimed = false
 		}
 	}
-	if r.Finished == 0 || r.Verdict == plan.VerdictOK {
+	if !badly(r) {
 		return
 	}
 	if current {
 		l.out = 0
 	}
-	it := r.Items[r.Finished-1]
+	if !r.Batch {
+		w.releaseOne(r.Items[r.Finished-1], r.Verdict)
+		return
+	}
+	for i, v := range r.Results[:r.Finished] {
+		w.releaseOne(r.Items[i], v)
+	}
+}
+
+func (w *world) releaseOne(it *plan.Item, v plan.Verdict) {
 	if it == nil {
 		return
 	}
 	h := handOf(it)
-	if !h.held {
-		return
-	}
-	if r.Verdict != plan.VerdictFailed {
+	switch {
+	case !h.held:
+	case v == plan.VerdictFailed:
+		w.failing = append(w.failing, h)
+		h.reported, h.asked, h.m.seen = true, false, true
+	case v == plan.VerdictSplit:
+		h.alone = true
+	case v == plan.VerdictLapsed || v == plan.VerdictRefused:
 		if !h.knownLost {
 			h.knownLost, h.lostAt = true, w.events+1
 		}
-		return
 	}
-	w.failing = h
-	h.m.seen = true
 }
 
 // copied tells the router how a dead-letter copy went.

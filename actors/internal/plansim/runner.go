@@ -42,6 +42,10 @@ func (w *world) step(l *lane) bool {
 // claim starts the run's next item, or ends the run.
 func (w *world) claim(x *runner) {
 	r := x.run
+	if r.Batch {
+		w.claimBatch(x)
+		return
+	}
 	i, ok := r.Claim()
 	if !ok {
 		w.tell("lane %d has done its run", x.lane)
@@ -58,16 +62,28 @@ func (w *world) claim(x *runner) {
 		w.end(x, plan.VerdictLapsed)
 		return
 	}
+	w.start(x, h)
+	x.cur = h
+}
+
+func (w *world) start(x *runner, h *hand) {
 	w.checkStart(h)
 	w.tally[nStarts]++
 	h.running = true
 	h.m.running++
-	x.cur = h
 	if h.group >= 0 {
 		w.running[h.group] = h
 	}
 	if w.story != nil {
 		w.tell("lane %d starts %v, attempt %d", x.lane, h, h.item.Attempt)
+	}
+}
+
+func (w *world) stop(h *hand) {
+	h.running = false
+	h.m.running--
+	if h.group >= 0 {
+		w.running[h.group] = nil
 	}
 }
 
@@ -77,11 +93,12 @@ func (w *world) finish(x *runner, o outcome) bool {
 	if h == nil {
 		return false
 	}
-	x.cur, h.running = nil, false
-	h.m.running--
-	if h.group >= 0 {
-		w.running[h.group] = nil
+	if x.run.Batch {
+		w.finishBatch(x, o)
+		return true
 	}
+	x.cur = nil
+	w.stop(h)
 	switch {
 	case o >= fails:
 		h.failed = true
@@ -94,12 +111,16 @@ func (w *world) finish(x *runner, o outcome) bool {
 		w.tell("lane %d: %v succeeds, but its lease is lost", x.lane, h)
 		w.end(x, plan.VerdictRefused)
 	default:
-		w.tell("lane %d: %v succeeds", x.lane, h)
-		h.done = true
-		w.decide(h.m) // even if its lease was lost in the very moment
-		w.settle(h, transport.Outcome{Kind: transport.Accept}, o == swallows)
+		w.succeed(x, h, o == swallows)
 	}
 	return true
+}
+
+func (w *world) succeed(x *runner, h *hand, swallowed bool) {
+	w.tell("lane %d: %v succeeds", x.lane, h)
+	h.done = true
+	w.decide(h.m) // even if its lease was lost in the very moment
+	w.settle(h, transport.Outcome{Kind: transport.Accept}, swallowed)
 }
 
 // end closes the run at the item that was claimed last. What waits behind it is
@@ -143,8 +164,10 @@ func (w *world) replace(l *lane) bool {
 	es, stuck := w.p.Replace(w.time(), l.lane)
 	if stuck != nil {
 		w.tally[nStuck]++
-		if h := handOf(stuck); !h.claimed {
-			w.fail("stuck", "%v isn't claimed by a lane, but named as stuck", h)
+		for _, it := range stuck {
+			if h := handOf(it); !h.claimed {
+				w.fail("stuck", "%v isn't claimed by a lane, but named as stuck", h)
+			}
 		}
 		if l.run != nil {
 			z := &runner{}

@@ -33,6 +33,7 @@ type scenario struct {
 	keyless     bool // every third message or so has no key
 	messages    int
 	credit      int
+	batch       int // how many deliveries a batch holds; 0: no batches
 	steps       int
 	profile     uint8 // what happens how often
 }
@@ -41,6 +42,7 @@ func (s *scenario) config() plan.Config {
 	return plan.Config{
 		Mode: s.mode, Lanes: s.lanes, Traits: s.traits(),
 		OutageAfter: s.outageAfter, NativeDeadLetter: s.native, HasTarget: s.target, ResetWait: s.resetWait,
+		Batch: s.batch, BatchWait: batchWait,
 	}
 }
 
@@ -65,8 +67,8 @@ var (
 
 // String is the scenario on one line.
 func (s *scenario) String() string {
-	return fmt.Sprintf("%s(%d) on %s broker, %d messages of %d keys (keyless %t, ids %t), credit %d, delay %t, target %t, native %t, outage after %v, reset wait %v, max receives %d, profile %s",
-		modeNames[s.mode], s.lanes, brokerNames[s.broker], s.messages, s.keys, s.keyless, s.ids, s.credit,
+	return fmt.Sprintf("%s(%d) on %s broker, %d messages of %d keys (keyless %t, ids %t), credit %d, batch %d, delay %t, target %t, native %t, outage after %v, reset wait %v, max receives %d, profile %s",
+		modeNames[s.mode], s.lanes, brokerNames[s.broker], s.messages, s.keys, s.keyless, s.ids, s.credit, s.batch,
 		s.delay, s.target, s.native, s.outageAfter, s.resetWait, s.maxReceives, profiles[s.profile].name)
 }
 
@@ -106,8 +108,14 @@ func scenarioOf(seed uint64) scenario {
 	if s.broker != stream && r.n(3) == 0 {
 		s.maxReceives = 3 + r.n(6)
 	}
+	if r.n(3) == 0 {
+		s.batch = 1 + r.n(min(6, s.credit))
+	}
 	return s
 }
+
+// batchWait is how long a batch that isn't full waits.
+const batchWait = 10 * time.Millisecond
 
 // rnd is a small generator (splitmix64): one word of a schedule seeds one.
 type rnd struct{ s uint64 }

@@ -51,11 +51,11 @@ func shrinkScenario(s *schedule, fails func(schedule) bool) bool {
 	numbers := []func(*scenario) *int{
 		func(c *scenario) *int { return &c.messages }, func(c *scenario) *int { return &c.lanes },
 		func(c *scenario) *int { return &c.keys }, func(c *scenario) *int { return &c.credit },
-		func(c *scenario) *int { return &c.maxReceives },
+		func(c *scenario) *int { return &c.batch }, func(c *scenario) *int { return &c.maxReceives },
 	}
 	for i, f := range numbers {
 		least := 1
-		if i == len(numbers)-1 {
+		if i >= len(numbers)-2 {
 			least = 0
 		}
 		for n := least; n < *f(&s.scenario); n++ {

@@ -33,13 +33,15 @@ const (
 	nStops
 	nTakenBack
 	nWaitingCopies
+	nBatches
+	nSplits
 	nTallies
 )
 
 var tallyNames = [nTallies]string{
 	"starts", "failures", "panics", "lapsed", "refused", "epochs", "resets", "voids", "group abandons", "single abandons",
 	"copies", "failed copies", "accepts lost", "rejects", "without target", "without evidence", "retried instead", "pins",
-	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies",
+	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies", "batches", "split batches",
 }
 
 type tally [nTallies]int

@@ -61,6 +61,9 @@ type hand struct {
 	done      bool // its handler succeeded, and its accept was handed over
 	counted   bool // the planner has accounted that
 	failed    bool // its last run failed
+	alone     bool // a batch that it was in failed as a whole
+	reported  bool // a report says that it failed
+	asked     bool // and the policy was asked about that
 	copies    bool // its dead-letter copy is on its way
 	confirmed bool // it was confirmed
 	tries     int  // copies that failed
@@ -76,8 +79,10 @@ type runner struct {
 	lane int
 	gen  uint32
 	run  *plan.Run
-	cur  *hand // whose handler runs
-	down bool  // it panicked, and its report hasn't reached the router
+	cur  *hand // whose handler runs; of a batch, the first
+	// batch is everything that the handler runs, when it runs a batch.
+	batch []*hand
+	down  bool // it panicked, and its report hasn't reached the router
 }
 
 // lane is a runner and its mailbox.
@@ -164,9 +169,8 @@ type world struct {
 	outage      bool // as the notes say
 	downstream  bool // everything fails at present
 
-	ask      policy
-	failing  *hand // the hand-out that a report says failed
-	wasAsked bool  // the policy was asked about it
+	ask     policy
+	failing []*hand // the hand-outs that a report says failed
 
 	unstolen  int // events in a row that left something to steal
 	accounted int // successes that the planner has accounted
@@ -202,7 +206,7 @@ func (w *world) reset(s scenario) {
 		scenario: s, p: plan.New(s.config()), now: 1, at: 0, epoch: 1, lastReset: longAgo,
 		msgs: w.msgs[:0], byKey: w.byKey, hands: w.hands, items: w.items, held: w.held[:0],
 		lanes: w.lanes[:maxLanes], zombies: w.zombies[:0], pump: w.pump[:0], losses: w.losses[:0],
-		reports: w.reports[:0], copying: w.copying[:0], steps: w.steps, tally: w.tally, only: w.only,
+		reports: w.reports[:0], failing: w.failing[:0], copying: w.copying[:0], steps: w.steps, tally: w.tally, only: w.only,
 		spare: w.spare, rest: w.rest[:0], story: w.story,
 	}
 	w.p.SetMaxReceives(s.maxReceives)
