@@ -17,6 +17,13 @@ type (
 	Handler = transport.Handler
 	// HandlerFunc is a function as a Handler.
 	HandlerFunc = transport.HandlerFunc
+	// BatchHandler does the work on several deliveries; see
+	// transport.BatchHandler.
+	BatchHandler = transport.BatchHandler
+	// BatchHandlerFunc is a function as a BatchHandler.
+	BatchHandlerFunc = transport.BatchHandlerFunc
+	// BatchError gives each element of a batch its own result.
+	BatchError = transport.BatchError
 	// Middleware wraps a Handler; see transport.Middleware.
 	Middleware = transport.Middleware
 	// Options are a subscription's; see actors.Options.
@@ -55,4 +62,10 @@ func PerKey(n int) Dispatch { return actors.PerKey(n) }
 // clean drain; see actors.Run.
 func Run(ctx context.Context, src transport.Source, h Handler, o *Options) error {
 	return actors.Run(ctx, src, h, o)
+}
+
+// RunBatch is Run for a handler that works on several deliveries at once; see
+// actors.BatchSubscription.
+func RunBatch(ctx context.Context, src transport.Source, h BatchHandler, o *Options) error {
+	return actors.RunBatch(ctx, src, h, o)
 }

@@ -134,6 +134,21 @@ func Run(ctx context.Context, src transport.Source, h transport.Handler, o *Opti
 	if err != nil {
 		return err
 	}
+	return RunProps(ctx, props)
+}
+
+// RunBatch is Run for a handler that works on several deliveries at once; see
+// BatchSubscription.
+func RunBatch(ctx context.Context, src transport.Source, h transport.BatchHandler, o *Options) error {
+	props, err := BatchSubscription(src, h, o)
+	if err != nil {
+		return err
+	}
+	return RunProps(ctx, props)
+}
+
+// RunProps is Run for the props of a subscription, whichever function made them.
+func RunProps(ctx context.Context, props *actor.Props) error {
 	// What an operator should see goes to Options.Logger; protoactor's own log
 	// repeats it. The throttle of its dead letters starts a goroutine that would
 	// outlive Run by the interval.
@@ -165,12 +180,12 @@ func Run(ctx context.Context, src transport.Source, h transport.Handler, o *Opti
 	}
 	_ = system.Root.StopFuture(parent).Wait() // its child is gone, so there is nothing that it could say
 	select {
-	case err = <-top.failure: // the typed reason says more than the stop that followed it
+	case err := <-top.failure: // the typed reason says more than the stop that followed it
 		return err
 	default:
 	}
 	select {
-	case err = <-top.stopped:
+	case err := <-top.stopped:
 		return err
 	default:
 		return ErrNotRunning

@@ -17,6 +17,7 @@ import (
 type handlerContext struct {
 	t       *tree
 	item    *plan.Item
+	run     *plan.Run     // the batch, of which item is the first; else nil
 	started time.Duration // since the tree's base; 0 when nobody needs it
 	attempt int
 

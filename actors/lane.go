@@ -74,6 +74,7 @@ type failed struct {
 	kind  supervision.Kind
 	took  time.Duration
 	stack []byte
+	elems []element // of a batch, whatever failed for itself
 }
 
 // Receive implements actor.Actor.
@@ -106,6 +107,7 @@ type runner struct {
 	h    transport.Handler              // made on the runner's goroutine
 	at   atomic.Pointer[handlerContext] // what runs; the router cancels it
 	slab []handlerContext
+	ds   []*transport.Delivery // a batch's, reused
 
 	timed bool // a clock is needed for each attempt
 
@@ -167,7 +169,12 @@ func (r *runner) loop() {
 			if c := r.at.Load(); c != nil {
 				_ = c.finish() // why it was cancelled doesn't matter any more
 			}
-			r.closeRun(run, plan.VerdictFailed)
+			if run.Batch {
+				r.at.Store(nil)
+				f.elems = failWhole(run, element{err: f.err, kind: f.kind})
+			} else {
+				r.closeRun(run, plan.VerdictFailed)
+			}
 		}
 		r.t.runners.remove(r)
 		switch {
@@ -182,7 +189,9 @@ func (r *runner) loop() {
 			r.report(f)
 		}
 	}()
-	r.h = r.t.handler(Lane{Index: r.index})
+	if r.t.batch == nil {
+		r.h = r.t.handler(Lane{Index: r.index})
+	}
 	for {
 		run = <-r.work
 		if r.quits() {
@@ -193,6 +202,18 @@ func (r *runner) loop() {
 		if run == nil || run.Gen != r.gen {
 			run = nil
 			continue // the router took it back
+		}
+		if run.Batch {
+			f := r.batch(run, &started)
+			r.at.Store(nil)
+			if f != nil {
+				r.gen++ // what waits behind it is void
+				r.report(f)
+			} else {
+				r.report(run)
+			}
+			run = nil
+			continue
 		}
 		for {
 			i, ok := run.Claim()
@@ -246,15 +267,7 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	if lease.Lost() || (expires && !lease.Live(now)) {
 		return plan.VerdictLapsed, nil
 	}
-	if len(r.slab) == 0 {
-		r.slab = make([]handlerContext, plan.MaxRun)
-	}
-	c := &r.slab[0]
-	r.slab = r.slab[1:]
-	c.t, c.item, c.attempt = r.t, it, it.Attempt
-	if r.timed {
-		c.started = now.Sub(r.t.base)
-	}
+	c := r.newContext(it, now)
 	*started = now
 	r.at.Store(c)
 	if r.quits() { // between the claim and the store: nobody would cancel it
@@ -282,6 +295,20 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
 	return plan.VerdictOK, nil
+}
+
+// newContext gives the context of an attempt at it that begins now.
+func (r *runner) newContext(it *plan.Item, now time.Time) *handlerContext {
+	if len(r.slab) == 0 {
+		r.slab = make([]handlerContext, plan.MaxRun)
+	}
+	c := &r.slab[0]
+	r.slab = r.slab[1:]
+	c.t, c.item, c.attempt = r.t, it, it.Attempt
+	if r.timed {
+		c.started = now.Sub(r.t.base)
+	}
+	return c
 }
 
 func (r *runner) failure(err, cause error, started time.Time) *failed {

@@ -94,6 +94,14 @@ type Options struct {
 	// evidence that something works: for another success since the delivery
 	// first failed. Negative: it doesn't wait. At most 24 h, default 15 min.
 	OutageAfter time.Duration
+	// Batch is how many deliveries a batch holds at most, for BatchSubscription.
+	// 1 to 4096 and at most Credit; default 64, or Credit where that is less.
+	// Where the broker is polled a batch is never more than one receive: on SQS
+	// 10.
+	Batch int
+	// BatchWait is how long a batch that isn't full waits after its first
+	// delivery came. 1 ms to 1 min, default 10 ms.
+	BatchWait time.Duration
 	// Middleware wraps the handler, the first listed outermost.
 	Middleware []transport.Middleware
 	// DeadLetter is where dead letters are copied to. The subscription doesn't

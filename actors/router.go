@@ -52,9 +52,10 @@ type laneRef struct {
 
 // failing is the failure that is being decided.
 type failing struct {
-	err  error
-	kind supervision.Kind
-	took time.Duration
+	err   error
+	kind  supervision.Kind
+	took  time.Duration
+	elems []element // of a batch
 }
 
 // Messages to the router.
@@ -85,6 +86,7 @@ func newRouter(t *tree) *router {
 			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.traits,
 			OutageAfter: t.opts.OutageAfter, NativeDeadLetter: t.opts.NativeDeadLetter,
 			HasTarget: t.opts.DeadLetter != nil, ResetWait: t.opts.StopTimeout,
+			Batch: t.opts.Batch, BatchWait: t.opts.BatchWait,
 		}),
 	}
 	r.copyCtx, r.stopCopies = context.WithCancel(context.Background())
@@ -167,6 +169,15 @@ func (r *router) Receive(ctx actor.Context) {
 
 // succeededIn is how many items of a reported run succeeded.
 func succeededIn(run *plan.Run) int {
+	if run.Batch {
+		n := 0
+		for _, v := range run.Results[:run.Finished] {
+			if v == plan.VerdictOK {
+				n++
+			}
+		}
+		return n
+	}
 	if run.Finished > 0 && run.Verdict != plan.VerdictOK {
 		return run.Finished - 1
 	}
@@ -195,11 +206,13 @@ func (r *router) reportFailed(f *failed) {
 		return
 	}
 	f.heard = true
-	if f.run.Finished > 0 {
-		r.succeeded += uint64(f.run.Finished - 1)
+	r.succeeded += uint64(succeededIn(f.run))
+	if f.run.Batch {
+		r.failedN += uint64(len(f.elems))
+	} else {
+		r.failedN++
 	}
-	r.failedN++
-	r.failing = failing{err: f.err, kind: f.kind, took: f.took}
+	r.failing = failing{err: f.err, kind: f.kind, took: f.took, elems: f.elems}
 	r.apply(r.planner.Done(r.now(), f.run))
 	r.failing = failing{}
 }
@@ -310,10 +323,10 @@ func (r *router) effect(e plan.Effect) {
 	case plan.Drained:
 		t.send(t.subscription, &routerDrained{})
 	case plan.Stop:
-		t.send(t.subscription, &policyStop{err: r.failing.err})
+		t.send(t.subscription, &policyStop{err: r.failureOf(e.Item).err})
 	case plan.Escalate:
 		t.send(t.subscription, &policyEscalate{err: &EscalatedError{
-			Name: t.opts.Name, Err: r.failing.err, ID: e.Item.D.ID, Key: e.Item.D.Key}})
+			Name: t.opts.Name, Err: r.failureOf(e.Item).err, ID: e.Item.D.ID, Key: e.Item.D.Key}})
 	case plan.Note:
 		r.note(e)
 	}
@@ -346,17 +359,28 @@ func (r *router) settle(it *plan.Item, o transport.Outcome) {
 	case transport.Reject:
 		r.deadLettered++
 		kind = ObserveDeadLettered
-		r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: o.Reason, Err: r.failing.err})
+		r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: o.Reason, Err: r.failureOf(it).err})
 	}
 	if kind != 0 {
-		r.t.observe(Observation{Kind: kind, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Err: r.failing.err, Reason: o.Reason})
+		r.t.observe(Observation{Kind: kind, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Err: r.failureOf(it).err, Reason: o.Reason})
 	}
 	r.t.settle(d, o)
 }
 
+// failureOf is what is being decided about it.
+func (r *router) failureOf(it *plan.Item) failing {
+	f := r.failing
+	for _, e := range f.elems {
+		if e.item == it {
+			f.err, f.kind = e.err, e.kind
+		}
+	}
+	return f
+}
+
 // ask asks the policy, and lets the planner carry out what it says.
 func (r *router) ask(it *plan.Item, lane int) []plan.Effect {
-	d, f := it.D, r.failing
+	d, f := it.D, r.failureOf(it)
 	r.t.observe(Observation{Kind: ObserveFailed, Delivery: d, Lane: lane, Attempt: it.Attempt, Took: f.took, Err: f.err})
 	failure := supervision.Failure{
 		Err: f.err, Kind: f.kind, Message: &d.Message, Attempt: it.Attempt, BrokerCount: d.Count,
@@ -389,12 +413,12 @@ func (r *router) note(e plan.Effect) {
 	t, it := r.t, e.Item
 	ev := Event{Lane: -1, Count: e.Count}
 	if it != nil {
-		ev.Key, ev.ID, ev.Err = it.D.Key, it.D.ID, r.failing.err
+		ev.Key, ev.ID, ev.Err = it.D.Key, it.D.ID, r.failureOf(it).err
 	}
 	switch e.Note {
 	case plan.NoteParked:
 		wait := time.Duration(it.Due() - r.now())
-		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: r.failing.err})
+		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: r.failureOf(it).err})
 		return
 	case plan.NoteNoEvidence:
 		ev.Kind = EventWaitsForEvidence

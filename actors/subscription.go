@@ -30,6 +30,9 @@ func Subscription(src transport.Source, h transport.Handler, o *Options) (*actor
 	if err != nil {
 		return nil, err
 	}
+	if err := opts.noBatch(); err != nil {
+		return nil, err
+	}
 	wrapped, err := wrap(h, opts.Middleware)
 	if err != nil {
 		return nil, err
@@ -63,6 +66,7 @@ type subscription struct {
 	opts    Options
 	src     transport.Source
 	handler func(Lane) transport.Handler
+	batch   transport.BatchHandler // instead of it, or nil
 
 	t     *tree
 	lives int // trees begun, for fresh names
@@ -225,7 +229,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	}
 	s.lives++
 	t := &tree{
-		opts: s.opts, src: s.src, traits: s.src.Traits(), handler: s.handler, system: ctx.ActorSystem(),
+		opts: s.opts, src: s.src, traits: s.src.Traits(), handler: s.handler, batch: s.batch, system: ctx.ActorSystem(),
 		log: slog.New(safeLog{s.opts.Logger.Handler()}), pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
 	}
 	t.loop = newPumpLoop(t)

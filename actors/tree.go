@@ -22,6 +22,7 @@ type tree struct {
 	src     transport.Source
 	traits  transport.Traits
 	handler func(Lane) transport.Handler // the factory, middleware included
+	batch   transport.BatchHandler       // instead of it, or nil
 	system  *actor.ActorSystem
 	log     *slog.Logger
 	pool    *goroutines

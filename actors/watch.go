@@ -7,13 +7,22 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
-// cancel ends the context of item's handler, if it runs.
+// cancel ends the context of item's handler, if it runs. That of a batch ends
+// when every element's lease is lost. On the router's goroutine only.
 func (rs *runners) cancel(it *plan.Item, cause error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for r := range rs.all {
-		if c := r.at.Load(); c != nil && c.item == it {
+		c := r.at.Load()
+		switch {
+		case c == nil:
+		case c.item == it && c.run == nil:
 			c.cancel(cause)
+			return
+		case c.run != nil && it.In(c.run):
+			if c.run.AllLost() { // else the others' leases stand
+				c.cancel(cause)
+			}
 			return
 		}
 	}

@@ -192,6 +192,31 @@ func (p *Planner) settleBatch(r *Run) {
 	}
 }
 
+// In says whether it was lent in r. The planner's goroutine only.
+func (it *Item) In(r *Run) bool { return it.run == r }
+
+// AllLost says whether everything in r has lost its lease. The planner's
+// goroutine only.
+func (r *Run) AllLost() bool {
+	for _, it := range r.Items[:r.top] {
+		if it != nil && !it.lost {
+			return false
+		}
+	}
+	return true
+}
+
+// HeldBack is the prefix rule of a batch, as its lane applies it: an earlier
+// element of item i's key isn't accepted, as far as Results say yet.
+func (r *Run) HeldBack(i int) bool {
+	for j := range i {
+		if r.Results[j] != VerdictOK && r.Items[j].SameKey(r.Items[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // lostBefore says whether an earlier item of item i's key is known to have lost
 // its lease. Its successors in the queue were void from then on; so is this one.
 // Where a lane finds a lease lost first, failed takes them from the queue.

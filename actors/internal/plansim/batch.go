@@ -71,7 +71,7 @@ func (w *world) claimBatch(x *runner) {
 	for i, it := range r.Items[:n] {
 		h := handOf(it)
 		switch {
-		case heldBack(r, i):
+		case r.HeldBack(i):
 			r.Results[i] = plan.VerdictHeld
 		case !h.live:
 			w.tally[nLapsed]++
@@ -89,16 +89,6 @@ func (w *world) claimBatch(x *runner) {
 	}
 }
 
-// heldBack is the prefix rule: an earlier element of item i's key isn't accepted.
-func heldBack(r *plan.Run, i int) bool {
-	for j := range i {
-		if r.Results[j] != plan.VerdictOK && r.Items[j].SameKey(r.Items[i]) {
-			return true
-		}
-	}
-	return false
-}
-
 // finishBatch ends the handler of a batch. The first element's outcome is given,
 // the others' are drawn. A failure of the first may be the whole batch's.
 func (w *world) finishBatch(x *runner, o outcome) {
@@ -112,7 +102,7 @@ func (w *world) finishBatch(x *runner, o outcome) {
 	for i, it := range r.Items[:r.Finished] {
 		h := handOf(it)
 		if r.Results[i] != plan.VerdictOK { // it didn't start
-			if heldBack(r, i) {
+			if r.HeldBack(i) {
 				r.Results[i] = plan.VerdictHeld
 			}
 			continue
@@ -127,7 +117,7 @@ func (w *world) finishBatch(x *runner, o outcome) {
 		switch {
 		case whole && !alone:
 			r.Results[i] = plan.VerdictSplit
-		case heldBack(r, i):
+		case r.HeldBack(i):
 			r.Results[i] = plan.VerdictHeld
 		case whole || o >= fails:
 			h.failed = true

@@ -1,0 +1,224 @@
+package actors
+
+import (
+	"errors"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/keylanes/keylanes/actors/internal/plan"
+	"github.com/keylanes/keylanes/supervision"
+	"github.com/keylanes/keylanes/transport"
+)
+
+// BatchSubscription is Subscription for a handler that works on several
+// deliveries at once. A lane gives it a batch of up to Options.Batch deliveries
+// when that many are ready, or Options.BatchWait after the first of them came;
+// in every dispatch mode, with each key in order.
+//
+//   - A *transport.BatchError gives each element its own result; the policy
+//     decides about each that failed. Once an element of a key isn't accepted, no
+//     later element of that key in the batch is, whatever its result says: it runs
+//     again.
+//   - Any other error, a panic, a Goexit or a timeout fails the batch as a whole:
+//     its elements run again one by one, each a batch of its own, without an
+//     attempt being counted, so that a poisonous message doesn't burn its
+//     neighbours' attempts. Handlers have to stand repetition anyhow.
+//   - The context ends with ErrLeaseLost when the leases of all elements are lost;
+//     an element whose own lease is lost isn't accepted.
+//   - Options.Middleware wraps a Handler and is refused here: wrap the
+//     BatchHandler instead.
+//
+// Everything else is as with Subscription.
+func BatchSubscription(src transport.Source, h transport.BatchHandler, o *Options) (*actor.Props, error) {
+	if h == nil {
+		return nil, &transport.OptionError{Field: "handler", Value: "nil", Want: "must be a transport.BatchHandler, such as a transport.BatchHandlerFunc"}
+	}
+	opts, err := o.withDefaults(src)
+	if err != nil {
+		return nil, err
+	}
+	if err := opts.batchDefaults(src.Traits()); err != nil {
+		return nil, err
+	}
+	return actor.PropsFromProducer(func() actor.Actor { return &subscription{opts: opts, src: src, batch: h} }), nil
+}
+
+const (
+	defaultBatch     = 64
+	defaultBatchWait = 10 * time.Millisecond
+	maxBatch         = 4096
+)
+
+// batchDefaults fills in and checks what only batches have.
+func (o *Options) batchDefaults(traits transport.Traits) error {
+	most := min(maxBatch, o.Credit)
+	if o.Batch == 0 {
+		o.Batch = min(defaultBatch, most)
+	}
+	if o.Batch < 1 || o.Batch > most {
+		return &transport.OptionError{Field: "Options.Batch", Value: o.Batch, Want: "must be 1 to 4096 and at most Options.Credit, or a batch could never fill; 0 for 64"}
+	}
+	if traits.LeaseExpires && traits.MaxReceive > 0 {
+		o.Batch = min(o.Batch, traits.MaxReceive)
+	}
+	if o.BatchWait == 0 {
+		o.BatchWait = defaultBatchWait
+	}
+	if o.BatchWait < time.Millisecond || o.BatchWait > time.Minute {
+		return &transport.OptionError{Field: "Options.BatchWait", Value: o.BatchWait, Want: "must be 1ms to 1m, or 0 for 10ms"}
+	}
+	for _, m := range o.Middleware {
+		if m != nil {
+			return &transport.OptionError{Field: "Options.Middleware", Value: "a function", Want: "must be empty for batches: it wraps a Handler; wrap the BatchHandler instead"}
+		}
+	}
+	return nil
+}
+
+// noBatch refuses what only batches have.
+func (o *Options) noBatch() error {
+	switch {
+	case o.Batch != 0:
+		return &transport.OptionError{Field: "Options.Batch", Value: o.Batch, Want: "must be 0 with a Handler: give a BatchHandler to BatchSubscription"}
+	case o.BatchWait != 0:
+		return &transport.OptionError{Field: "Options.BatchWait", Value: o.BatchWait, Want: "must be 0 with a Handler: give a BatchHandler to BatchSubscription"}
+	}
+	return nil
+}
+
+// element is how one element of a batch failed for itself.
+type element struct {
+	item *plan.Item
+	err  error
+	kind supervision.Kind
+}
+
+// batch claims and runs a batch, and settles what of it succeeded. It gives what
+// failed, nil when nothing did. A panic or Goexit in the handler is loop's
+// business.
+func (r *runner) batch(run *plan.Run, started *time.Time) *failed {
+	n := run.ClaimAll()
+	run.Finished = n
+	now := time.Now()
+	var elems []element
+	ds, first := r.ds[:0], (*plan.Item)(nil)
+	for i, it := range run.Items[:n] {
+		run.Results[i] = plan.VerdictOK
+		switch lease := transport.LeaseOf(it.D); {
+		case run.HeldBack(i):
+			run.Results[i] = plan.VerdictHeld
+		case it.KeyErr() != nil:
+			run.Results[i] = plan.VerdictFailed
+			elems = append(elems, element{it, it.KeyErr(), supervision.Undecodable})
+		case lease.Lost() || !lease.Live(now):
+			run.Results[i] = plan.VerdictLapsed
+		default:
+			ds = append(ds, it.D)
+			if first == nil {
+				first = it
+			}
+		}
+	}
+	r.ds = ds
+	if first != nil {
+		c := r.newContext(first, now)
+		c.run = run
+		*started = now
+		r.at.Store(c)
+		if r.quits() { // between the claim and the store: nobody would cancel it
+			_ = c.finish() // it hasn't begun
+			for i := range n {
+				if run.Results[i] == plan.VerdictOK {
+					run.Results[i] = plan.VerdictLapsed
+				}
+			}
+		} else {
+			elems = r.handleBatch(c, run, ds, now, elems)
+		}
+	}
+	clear(r.ds)
+	for i := range n {
+		if run.Results[i] != plan.VerdictOK {
+			return &failed{run: run, elems: elems, took: since(now)}
+		}
+	}
+	return nil
+}
+
+// handleBatch calls the handler and turns what it returns into results. It adds
+// what failed for itself to elems.
+func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.Delivery, now time.Time, elems []element) []element {
+	observed := r.t.opts.Observer != nil
+	if observed {
+		for i, it := range run.Items[:run.Finished] {
+			if run.Results[i] == plan.VerdictOK {
+				r.t.observe(Observation{Kind: ObserveStarted, Delivery: it.D, Lane: r.index, Attempt: it.Attempt})
+			}
+		}
+	}
+	err := r.t.batch.HandleBatch(c, ds)
+	cause := c.finish()
+	var each *transport.BatchError
+	if !errors.As(err, &each) || len(each.Errs) != len(ds) {
+		each = nil
+	}
+	if err != nil && each == nil && len(ds) > 1 {
+		return append(elems, failWhole(run, element{})...)
+	}
+	end, at := time.Now(), 0
+	for i, it := range run.Items[:run.Finished] {
+		if run.Results[i] != plan.VerdictOK { // it didn't start
+			if run.HeldBack(i) {
+				run.Results[i] = plan.VerdictHeld
+			}
+			continue
+		}
+		e := err // of the only one
+		if each != nil {
+			e = each.Errs[at]
+		}
+		at++
+		lease := transport.LeaseOf(it.D)
+		switch lost := lease.Lost() || !lease.Live(end); {
+		case run.HeldBack(i):
+			run.Results[i] = plan.VerdictHeld
+		case e != nil && !(lost && errors.Is(cause, transport.ErrLeaseLost)):
+			run.Results[i] = plan.VerdictFailed
+			failure := r.failure(e, cause, now)
+			elems = append(elems, element{it, failure.err, failure.kind})
+		case lost:
+			run.Results[i] = plan.VerdictRefused
+		default:
+			if observed {
+				r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
+			}
+			r.t.settle(it.D, transport.Outcome{Kind: transport.Accept})
+		}
+	}
+	return elems
+}
+
+// failWhole fails everything of a batch that had started, together. What was
+// alone in it has failed for itself.
+func failWhole(run *plan.Run, e element) []element {
+	var elems []element
+	n := 0
+	for i := range run.Finished {
+		if run.Results[i] == plan.VerdictOK {
+			n++
+		}
+	}
+	for i, it := range run.Items[:run.Finished] {
+		switch {
+		case run.Results[i] == plan.VerdictOK && n == 1:
+			run.Results[i] = plan.VerdictFailed
+			elems = append(elems, element{it, e.err, e.kind})
+		case run.Results[i] == plan.VerdictOK:
+			run.Results[i] = plan.VerdictSplit
+		case run.HeldBack(i):
+			run.Results[i] = plan.VerdictHeld
+		}
+	}
+	return elems
+}
