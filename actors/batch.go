@@ -13,8 +13,10 @@ import (
 
 // BatchSubscription is Subscription for a handler that works on several
 // deliveries at once. A lane gives it a batch of up to Options.Batch deliveries
-// when that many are ready, or Options.BatchWait after the first of them came;
-// in every dispatch mode, with each key in order.
+// when that many are ready, or Options.BatchWait after the first of them came, or
+// when the credit is exhausted and nothing runs, so that nothing more can come; in
+// every dispatch mode, with each key in order. For full batches on each of n lanes
+// Options.Credit should be at least 2 * n * Options.Batch.
 //
 //   - A *transport.BatchError gives each element its own result; the policy
 //     decides about each that failed. Once an element of a key isn't accepted, no

@@ -105,9 +105,13 @@ func (c *countdown) Handle(context.Context, *transport.Delivery) error {
 
 // runTree runs the real thing.
 func runTree(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch) cost {
+	return runTreeWith(tb, q, n, d, compareCredit)
+}
+
+func runTreeWith(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch, credit int) cost {
 	sys := system()
 	c := newCountdown(n)
-	props, err := actors.Subscription(q.Source(), c, &actors.Options{Dispatch: d, Credit: compareCredit, Logger: quiet(), DeadLetter: q.Publisher()})
+	props, err := actors.Subscription(q.Source(), c, &actors.Options{Dispatch: d, Credit: credit, Logger: quiet(), DeadLetter: q.Publisher()})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func newRouter(t *tree) *router {
 			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.traits,
 			OutageAfter: t.opts.OutageAfter, NativeDeadLetter: t.opts.NativeDeadLetter,
 			HasTarget: t.opts.DeadLetter != nil, ResetWait: t.opts.StopTimeout,
-			Batch: t.opts.Batch, BatchWait: t.opts.BatchWait,
+			Batch: t.opts.Batch, BatchWait: t.opts.BatchWait, Credit: t.opts.Credit,
 		}),
 	}
 	r.copyCtx, r.stopCopies = context.WithCancel(context.Background())

@@ -1,11 +1,12 @@
 package plan
 
 // fillBatch lends lane i a batch: when it is full, or when the first delivery in
-// line has waited for long enough and the lane has nothing else to do. What has
+// line has waited for long enough, or nothing more can come, and the lane has
+// nothing else to do. What has
 // to run alone is a batch of one, and doesn't wait.
 func (p *Planner) fillBatch(i int) bool {
 	l := &p.lanes[i]
-	if !p.batchFull(&l.ready) && (l.out > 0 || p.now < p.batchDue(&l.ready)) {
+	if !p.batchFull(&l.ready) && (l.out > 0 || !p.starved && p.now < p.batchDue(&l.ready)) {
 		return false
 	}
 	r := p.newRun(i)
@@ -111,7 +112,7 @@ func (p *Planner) spreadBatches() {
 	none := readyKeys{}
 	for out := range lanesAhead {
 		for i := 0; i < len(p.lanes) && p.sharedN() > 0; i++ {
-			if p.cfg.Mode != ByKey && !p.batchFull(&none) && (out > 0 || p.now < p.batchDue(&none)) {
+			if p.cfg.Mode != ByKey && !p.batchFull(&none) && (out > 0 || !p.starved && p.now < p.batchDue(&none)) {
 				return // no lane has anything of its own to fill a batch with
 			}
 			if p.lanes[i].out == out {

@@ -8,6 +8,11 @@ func (p *Planner) sharedN() int { return p.shared.n() + p.keyless.n() }
 
 // dispatch lends what can start.
 func (p *Planner) dispatch() {
+	if p.cfg.Batch > 0 {
+		if p.starved = p.out == 0 && p.heldN >= p.cfg.Credit; p.starved {
+			p.allDirty()
+		}
+	}
 	for len(p.dirty) > 0 {
 		n := len(p.dirty) - 1
 		i := p.dirty[n]

@@ -35,9 +35,11 @@ type Config struct {
 	// HasTarget: there is somewhere to copy a dead letter to.
 	HasTarget bool
 	// Batch is how many deliveries a batch holds at most; 0: no batches. A batch
-	// is lent when it is full, or BatchWait after its first delivery came.
+	// is lent when it is full, or BatchWait after its first delivery came, or
+	// when Credit is held and nothing runs, so that nothing more can come.
 	Batch     int
 	BatchWait time.Duration
+	Credit    int
 	// ResetWait is how long an epoch reset waits for running handlers before
 	// they are cancelled.
 	ResetWait time.Duration
@@ -118,6 +120,7 @@ type Planner struct {
 	outage    bool
 	recovered bool // an outage has ended in this event
 
+	starved bool  // batches don't wait: nothing more can come
 	asking  int   // items that the policy is being asked about
 	stealAt int64 // when an idle lane looks again; 0 when not
 

@@ -23,7 +23,7 @@ func (w *world) checkBatch(i int, r *plan.Run) {
 		}
 		waited = waited || w.at-h.since >= int64(batchWait)
 	}
-	if r.N == w.batch || w.outage {
+	if r.N == w.batch || w.outage || len(w.held) >= w.credit && w.lanes[i].out == 0 {
 		return
 	}
 	for _, h := range w.held { // one that runs alone closes a batch early

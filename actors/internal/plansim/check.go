@@ -449,6 +449,13 @@ func (w *world) checkBatchWaits(c *census) {
 			w.fail("work", "lane %d idles, and %d deliveries, a full batch, wait for it", i, n)
 		}
 	}
+	busy := 0
+	for i := range w.lanes {
+		busy += w.lanes[i].out
+	}
+	if busy == 0 && len(w.held) >= w.credit {
+		w.fail("work", "nothing runs, %d are held, all that may be, and a batch waits for more", len(w.held))
+	}
 	w.dueWithin(batchWait, "a batch")
 }
 

@@ -96,7 +96,7 @@ var mutants = []mutant{
 	{"what was in a failed batch runs alone", "alone", "batch.go",
 		"it.alone = it.alone || r.Results[i] == VerdictSplit", "it.alone = false"},
 	{"a batch that isn't full waits", "batch", "batch.go",
-		"(l.out > 0 || p.now < p.batchDue(&l.ready))", "l.out > 0"},
+		"(l.out > 0 || !p.starved && p.now < p.batchDue(&l.ready))", "l.out > 0"},
 	{"a batch doesn't wait for longer", "work", "planner.go",
 		"if due := p.batchesDue(); due != 0", "if due := int64(0); due != 0"},
 	{"an element behind a lost one of its batch is void", "", "batch.go",

@@ -42,7 +42,7 @@ func (s *scenario) config() plan.Config {
 	return plan.Config{
 		Mode: s.mode, Lanes: s.lanes, Traits: s.traits(),
 		OutageAfter: s.outageAfter, NativeDeadLetter: s.native, HasTarget: s.target, ResetWait: s.resetWait,
-		Batch: s.batch, BatchWait: batchWait,
+		Batch: s.batch, BatchWait: batchWait, Credit: s.credit,
 	}
 }
 

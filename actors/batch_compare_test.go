@@ -1,0 +1,67 @@
+package actors_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/keylanes/keylanes/actors"
+	"github.com/keylanes/keylanes/transport"
+	"github.com/keylanes/keylanes/transport/memory"
+)
+
+// runBatchTree runs the real thing with batches.
+func runBatchTree(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch, size int) cost {
+	sys := system()
+	c := newCountdown(n)
+	props, err := actors.BatchSubscription(q.Source(), transport.BatchHandlerFunc(func(_ context.Context, ds []*transport.Delivery) error {
+		if c.left.Add(-int64(len(ds))) == 0 {
+			close(c.done)
+		}
+		return nil
+	}), &actors.Options{Dispatch: d, Credit: batchCredit, Batch: size, Logger: quiet(), DeadLetter: q.Publisher()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	start := clock.now()
+	pid := sys.Root.Spawn(props)
+	<-c.done
+	took := clock.since(start)
+	if err := actors.Drain(context.Background(), sys.Root, pid); err != nil {
+		tb.Fatal(err)
+	}
+	sys.Shutdown()
+	if s := q.Stats(); s.Ready != 0 || s.InFlight != 0 {
+		tb.Fatalf("left over: %+v", s)
+	}
+	return took
+}
+
+// batchCredit lets each lane have a full batch, and another one behind it.
+const batchCredit = 1024
+
+// BenchmarkBatch compares what a message costs in batches of 64 and alone, with
+// handlers that do nothing, in interleaved pairs.
+func BenchmarkBatch(b *testing.B) {
+	const n, rounds, size = 200_000, 7, 64
+	for _, d := range []actors.Dispatch{actors.ByKey(compareLanes), actors.PerKey(compareLanes)} {
+		b.Run(d.String(), func(b *testing.B) {
+			for range b.N {
+				var single, batched, ratios []float64
+				for range rounds {
+					one := runTreeWith(b, filled(b, n, 64), n, d, batchCredit)
+					many := runBatchTree(b, filled(b, n, 64), n, d, size)
+					single = append(single, float64(one.cpu.Nanoseconds())/n)
+					batched = append(batched, float64(many.cpu.Nanoseconds())/n)
+					ratios = append(ratios, float64(many.cpu)/float64(one.cpu))
+				}
+				for name, v := range map[string][]float64{"single-cpu-ns/msg": single, fmt.Sprintf("batch%d-cpu-ns/msg", size): batched, "batch/single": ratios} {
+					slices.Sort(v)
+					b.ReportMetric(v[rounds/2], name)
+				}
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
