@@ -65,3 +65,11 @@ func BenchmarkBatch(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBatchTree is batches alone, for profiles.
+func BenchmarkBatchTree(b *testing.B) {
+	q := filled(b, b.N, 64)
+	b.ReportAllocs()
+	b.ResetTimer()
+	runBatchTree(b, q, b.N, actors.ByKey(compareLanes), 64)
+}
