@@ -21,7 +21,7 @@ type queue struct {
 	}
 	gone bool
 
-	ms       []*message // in the order they were sent
+	store
 	sequence int
 	changed  chan struct{} // closed and replaced when something may be visible
 	attempts map[string]*attempt
@@ -37,7 +37,7 @@ type message struct {
 	taken     time.Time // of the last receive
 	handle    string    // of the last receive; "" before the first
 	count     int
-	deleted   bool
+	gone      bool // deleted, or in the dead-letter queue
 }
 
 type attempt struct {
@@ -75,7 +75,7 @@ func (s *Server) attributes(q *queue) map[string]string {
 	if q.fifo {
 		out["FifoQueue"] = "true"
 	}
-	visible, invisible, delayed := q.count(time.Now())
+	visible, invisible, delayed := q.count(s.now())
 	out["ApproximateNumberOfMessages"] = fmt.Sprint(visible)
 	out["ApproximateNumberOfMessagesNotVisible"] = fmt.Sprint(invisible)
 	out["ApproximateNumberOfMessagesDelayed"] = fmt.Sprint(delayed)
@@ -85,7 +85,7 @@ func (s *Server) attributes(q *queue) map[string]string {
 func (q *queue) count(now time.Time) (visible, invisible, delayed int) {
 	for _, m := range q.ms {
 		switch {
-		case m.deleted:
+		case m.gone:
 		case !now.Before(m.visibleAt):
 			visible++
 		case m.handle == "":
@@ -103,7 +103,7 @@ func (q *queue) notify() {
 }
 
 func (q *queue) send(e entry) (result, *failure) {
-	now := time.Now()
+	now := q.s.now()
 	switch {
 	case e.MessageBody == nil || *e.MessageBody == "":
 		return result{}, failf("MissingParameter", "The request must contain the parameter MessageBody.")
@@ -121,7 +121,7 @@ func (q *queue) send(e entry) (result, *failure) {
 	q.s.ids++
 	m := &message{e: e, id: fmt.Sprintf("00000000-0000-0000-0000-%012d", q.s.ids), sequence: q.sequence, sentAt: now,
 		visibleAt: now.Add(time.Duration(e.DelaySeconds) * time.Second)}
-	q.ms = append(q.ms, m)
+	q.add(m)
 	r := result{MessageID: m.id}
 	if q.fifo {
 		r.SequenceNumber = fmt.Sprintf("%020d", m.sequence)
@@ -138,10 +138,8 @@ func (q *queue) find(handle string) (m *message, last bool, f *failure) {
 	if len(parts) != 3 || parts[0] != q.name {
 		return nil, false, failf("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
 	}
-	for _, m := range q.ms {
-		if m.id == parts[1] {
-			return m, m.handle == handle, nil
-		}
+	if m := q.byID[parts[1]]; m != nil {
+		return m, m.handle == handle, nil
 	}
 	return nil, false, nil // deleted
 }
@@ -155,26 +153,20 @@ func (q *queue) delete(e entry) *failure {
 		return f
 	case m == nil:
 		return nil // deleting twice succeeds
-	case q.fifo && (!last || !time.Now().Before(m.visibleAt)):
+	case q.fifo && (!last || !q.s.now().Before(m.visibleAt)):
 		return failf("InvalidParameterValue", "Value %s for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.", e.ReceiptHandle)
 	case !last:
 		q.s.stale++
 		return nil
 	}
-	m.deleted = true
-	for i := range q.ms {
-		if q.ms[i] == m {
-			q.ms = append(q.ms[:i:i], q.ms[i+1:]...)
-			break
-		}
-	}
+	q.remove(m)
 	q.settleAttempts(m)
 	q.notify()
 	return nil
 }
 
 func (q *queue) changeVisibility(e entry) *failure {
-	now := time.Now()
+	now := q.s.now()
 	m, last, f := q.find(e.ReceiptHandle)
 	d := time.Duration(e.VisibilityTimeout) * time.Second
 	switch {
@@ -206,23 +198,29 @@ func (q *queue) settleAttempts(m *message) {
 
 // receive waits for messages like a long poll.
 func (s *Server) receive(q *queue, in request) (any, *failure) {
-	deadline := time.Now().Add(time.Duration(in.WaitTimeSeconds) * time.Second)
+	s.mu.Lock()
+	deadline := s.now().Add(time.Duration(in.WaitTimeSeconds) * time.Second)
+	s.mu.Unlock()
 	for {
 		s.mu.Lock()
-		now := time.Now()
+		now := s.now()
 		if q.gone {
 			s.mu.Unlock()
 			return nil, failf("QueueDoesNotExist", "The specified queue does not exist.")
 		}
-		if _, invisible, _ := q.count(now); s.InFlightLimit > 0 && invisible >= s.InFlightLimit {
-			s.mu.Unlock()
-			return nil, failf("OverLimit", "Too many messages in flight")
+		if s.InFlightLimit > 0 {
+			if _, invisible, _ := q.count(now); invisible >= s.InFlightLimit {
+				s.mu.Unlock()
+				return nil, failf("OverLimit", "Too many messages in flight")
+			}
 		}
 		got := q.take(in, now)
 		next := deadline
-		for _, m := range q.ms {
-			if m.visibleAt.After(now) && m.visibleAt.Before(next) {
-				next = m.visibleAt
+		if len(got) == 0 {
+			for _, m := range q.ms {
+				if !m.gone && m.visibleAt.After(now) && m.visibleAt.Before(next) {
+					next = m.visibleAt
+				}
 			}
 		}
 		changed := q.changed
@@ -276,7 +274,7 @@ func (q *queue) pick(n int, now time.Time) []*message {
 	stopped := map[string]bool{}
 	if q.fifo { // a group with anything in flight is blocked, but for its head
 		for _, m := range q.ms {
-			if now.Before(m.visibleAt) {
+			if m.gone || now.Before(m.visibleAt) {
 				continue
 			}
 			if g := m.e.MessageGroupID; !stopped[g] {
@@ -289,11 +287,11 @@ func (q *queue) pick(n int, now time.Time) []*message {
 		}
 		return out
 	}
-	for _, m := range append([]*message(nil), q.ms...) {
+	for _, m := range q.ms {
 		if len(out) == n {
 			break
 		}
-		if !now.Before(m.visibleAt) && !q.redriven(m, now) {
+		if !m.gone && !now.Before(m.visibleAt) && !q.redriven(m, now) {
 			out = append(out, m)
 		}
 	}
@@ -303,8 +301,8 @@ func (q *queue) pick(n int, now time.Time) []*message {
 // group gives up to n messages of a FIFO group, none behind an invisible one.
 func (q *queue) group(g string, n int, now time.Time) []*message {
 	var out []*message
-	for _, m := range append([]*message(nil), q.ms...) {
-		if m.e.MessageGroupID != g {
+	for _, m := range q.groups[g] {
+		if m.gone {
 			continue
 		}
 		if len(out) == n || now.Before(m.visibleAt) {
@@ -323,16 +321,12 @@ func (q *queue) redriven(m *message, now time.Time) bool {
 	if q.redrive.max == 0 || m.count < q.redrive.max || target == nil {
 		return false
 	}
-	for i := range q.ms {
-		if q.ms[i] == m {
-			q.ms = append(q.ms[:i:i], q.ms[i+1:]...)
-			break
-		}
-	}
-	m.visibleAt = now
+	moved := *m
+	q.remove(m)
+	moved.visibleAt = now
 	target.sequence++
-	m.sequence = target.sequence
-	target.ms = append(target.ms, m)
+	moved.sequence = target.sequence
+	target.add(&moved)
 	target.notify()
 	return true
 }

@@ -23,6 +23,7 @@ type Server struct {
 	calls  map[string]int // by operation
 	stale  int
 	ids    int
+	ahead  time.Duration // of the server's clock
 	closed chan struct{}
 	once   sync.Once
 }
@@ -48,6 +49,20 @@ func (s *Server) Stale() int {
 	defer s.mu.Unlock()
 	return s.stale
 }
+
+// Skip lets d pass for the server at once, and for nobody else: as if the
+// process that holds messages had stood still, or its clocks had.
+func (s *Server) Skip(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += d
+	for _, q := range s.queues {
+		q.notify()
+	}
+}
+
+// now is the time by the server's clock. The caller holds mu.
+func (s *Server) now() time.Time { return time.Now().Add(s.ahead) }
 
 // Do answers a request, as an SDK client's HTTPClient. As with AWS, a poll whose
 // client has gone away goes on, and takes messages.
@@ -242,7 +257,7 @@ func (s *Server) createQueue(in request) (any, *failure) {
 	defer s.mu.Unlock()
 	if s.queues[in.QueueName] == nil {
 		q := &queue{s: s, name: in.QueueName, fifo: strings.HasSuffix(in.QueueName, ".fifo"), timeout: 30 * time.Second,
-			changed: make(chan struct{}), attempts: map[string]*attempt{}, sent: map[string]sentOnce{}}
+			changed: make(chan struct{}), store: newStore(), attempts: map[string]*attempt{}, sent: map[string]sentOnce{}}
 		q.configure(in.Attributes)
 		s.queues[in.QueueName] = q
 	}
