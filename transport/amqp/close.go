@@ -51,7 +51,11 @@ func (r *receiver) uncertain(told bool, err error) error {
 	if told || err == nil {
 		return nil
 	}
-	return fmt.Errorf("close: %s: what was settled last may come again: %w", r.op, err)
+	var known *Error
+	if !errors.As(err, &known) {
+		err = &Error{Op: r.op, Scope: scopeOf(err), Err: err}
+	}
+	return fmt.Errorf("close: what was settled last may come again: %w", err)
 }
 
 func (r *receiver) lost() bool {

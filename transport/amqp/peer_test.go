@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -275,6 +276,33 @@ func TestUndecodableMessage(t *testing.T) {
 	}
 	if string(ds[1].Body) != "good" {
 		t.Errorf("got %v", ds[1])
+	}
+	shut(t, r)
+}
+
+// A group id that isn't UTF-8 is a key like any other.
+func TestKeyThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, nil)
+	r, rec := p.attach(nil)
+	r.Grant(2)
+	p.credit()
+	const placeholder, key = "KEY!", "\xff\xfe\x00\x80"
+	group := placeholder
+	b, err := (&goamqp.Message{Properties: &goamqp.MessageProperties{GroupID: &group}, Data: [][]byte{[]byte("x")}}).MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = bytes.Replace(b, []byte(placeholder), []byte(key), 1)
+	p.send(transferOf(0, b), transferOf(1, b))
+	for _, d := range gets(t, r, 2) {
+		if d.Key != key || d.Group != key || string(d.Body) != "x" {
+			t.Errorf("key %q, group %q, body %q", d.Key, d.Group, d.Body)
+		}
+		r.Settle(d, transport.Outcome{Kind: transport.Accept})
+		if o := rec.next(t); o.err != nil {
+			t.Error(o.err)
+		}
 	}
 	shut(t, r)
 }
