@@ -260,6 +260,17 @@ func TestPreSettled(t *testing.T) {
 	shut(t, r)
 }
 
+// A broker that doesn't say it is Artemis isn't asked for settings.
+func TestCheckOfAnotherBroker(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, nil)
+	fs, err := Check(soon(t), p.url(), "q", &Options{Connection: Connection{SASL: SASLNone}})
+	var e *Error
+	if !errors.Is(err, ErrNoCheck) || !errors.As(err, &e) || len(fs) > 0 {
+		t.Errorf("%v, %v", fs, err)
+	}
+}
+
 func TestUndecodableMessage(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, nil)
