@@ -197,16 +197,17 @@ func (l *leases) remove(d *transport.Delivery) bool {
 	return ok
 }
 
-// due gives what has to be extended at now, a third of the lease ahead of time
-// and no more often than that, and until when. What has reached the broker's
-// ceiling is left to lapse.
+// due gives what has to be extended at now, when half of the lease is left, and
+// until when. So extending costs one call per half lease for each that the
+// transport puts into a call. What has reached the broker's ceiling is left to
+// lapse.
 func (l *leases) due(now time.Time, lim transport.Limits) (ds []*transport.Delivery, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	until = now.Add(lim.Lease)
 	for d, e := range l.held {
 		left := transport.LeaseOf(d).Deadline().Sub(now)
-		if e.settling || left <= 0 || left > lim.Lease*2/3 || now.Sub(e.asked) < lim.Lease/3 {
+		if e.settling || left <= 0 || left > lim.Lease/2 || now.Sub(e.asked) < lim.Lease/3 {
 			continue
 		}
 		if lim.LeaseMax > 0 && until.Sub(e.received) > lim.LeaseMax {

@@ -352,8 +352,8 @@ func (l *pumpLoop) extend(e *epoch) (stop func()) {
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		// Often enough that a lease is seen in its second third at least twice,
-		// and never in step with other processes.
+		// Often enough that each lease is asked for while more than a third of it
+		// is left to try again in, and never in step with other processes.
 		every := lim.Lease / 8
 		timer := time.NewTimer(jitter(every))
 		defer timer.Stop()
