@@ -161,7 +161,9 @@ func (q *queue) delete(e entry) *failure {
 	}
 	q.remove(m)
 	q.settleAttempts(m)
-	q.notify()
+	if q.fifo { // its group may go on
+		q.notify()
+	}
 	return nil
 }
 
@@ -179,9 +181,12 @@ func (q *queue) changeVisibility(e entry) *failure {
 	case now.Add(d).Sub(m.taken) > 12*time.Hour:
 		return failf("InvalidParameterValue", "Value %d for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is beyond the limit [43200 seconds].", e.VisibilityTimeout)
 	}
+	sooner := now.Add(d).Before(m.visibleAt)
 	m.visibleAt = now.Add(d)
 	q.settleAttempts(m)
-	q.notify()
+	if sooner { // else no poll has anything to look for before it would look anyway
+		q.notify()
+	}
 	return nil
 }
 

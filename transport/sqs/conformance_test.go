@@ -12,6 +12,7 @@ import (
 
 	"github.com/keylanes/keylanes/internal/sqsfake"
 	"github.com/keylanes/keylanes/transport/transporttest"
+	"github.com/keylanes/keylanes/transport/transporttest/treetest"
 )
 
 // conformance is a harness for queues of one kind; client is called once for
@@ -74,6 +75,17 @@ func TestConformanceOnServer(t *testing.T) {
 	}
 }
 
+// TestSubscriptionsOnServer runs whole subscriptions on ElasticMQ.
+func TestSubscriptionsOnServer(t *testing.T) {
+	url := serverURL(t)
+	for _, kind := range []string{"", ".fifo"} {
+		t.Run("queue"+kind, func(t *testing.T) {
+			c := newClient(t, url)
+			treetest.Run(t, conformance(kind, func(testing.TB) *awssqs.Client { return c }))
+		})
+	}
+}
+
 // The scripted endpoint does what AWS documents where ElasticMQ doesn't, and it
 // does it in virtual time.
 func TestConformanceOnFake(t *testing.T) {
@@ -90,6 +102,7 @@ func TestConformanceOnFake(t *testing.T) {
 			})
 			h.Bubble = true
 			transporttest.Run(t, h)
+			t.Run("subscriptions", func(t *testing.T) { treetest.Run(t, h) })
 		})
 	}
 }
