@@ -7,11 +7,17 @@ import (
 
 	"github.com/keylanes/keylanes/transport/amqp"
 	"github.com/keylanes/keylanes/transport/transporttest"
+	"github.com/keylanes/keylanes/transport/transporttest/treetest"
 )
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { transporttest.Run(t, harness(t)) }
+
+// TestSubscriptions runs whole subscriptions on the broker.
+func TestSubscriptions(t *testing.T) { treetest.Run(t, harness(t)) }
+
+func harness(t *testing.T) transporttest.Harness {
 	broker := brokerURL(t)
-	transporttest.Run(t, transporttest.Harness{
+	return transporttest.Harness{
 		New: func(t testing.TB, need transporttest.Need) *transporttest.Queue {
 			name := queueName(t)
 			proxy, proxied := through(t, broker)
@@ -50,5 +56,5 @@ func TestConformance(t *testing.T) {
 			"time": time.UnixMilli(1_700_000_000_123),
 		},
 		PublishDelay: true, PublishTTL: true,
-	})
+	}
 }

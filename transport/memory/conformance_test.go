@@ -7,21 +7,31 @@ import (
 	"github.com/keylanes/keylanes/transport"
 	"github.com/keylanes/keylanes/transport/memory"
 	"github.com/keylanes/keylanes/transport/transporttest"
+	"github.com/keylanes/keylanes/transport/transporttest/treetest"
 )
 
 // TestConformance skips nothing that the Traits of a configuration claim.
 func TestConformance(t *testing.T) {
-	for name, o := range map[string]memory.QueueOptions{
-		"amqp-like":          {},
-		"amqp-like, one":     {MaxReceive: 1},
-		"leases, in order":   {Lease: leaseOf, CountsOnLoss: true},
-		"sqs-fifo-like":      {FIFO: true, Lease: leaseOf, CountsOnReturn: true, MaxReceive: 10, Poll: time.Second},
-		"fifo without lease": {FIFO: true},
-		"sqs-standard-like":  {Shuffle: true, Lease: leaseOf, CountsOnReturn: true, MaxReceive: 10, Poll: time.Second, Seed: 7},
-		"shuffled":           {Shuffle: true},
-	} {
+	for name, o := range configurations {
 		t.Run(name, func(t *testing.T) { transporttest.Run(t, harness(o, nil)) })
 		t.Run(name+", slow", func(t *testing.T) { transporttest.Run(t, harness(o, slow)) })
+	}
+}
+
+var configurations = map[string]memory.QueueOptions{
+	"amqp-like":          {},
+	"amqp-like, one":     {MaxReceive: 1},
+	"leases, in order":   {Lease: leaseOf, CountsOnLoss: true},
+	"sqs-fifo-like":      {FIFO: true, Lease: leaseOf, CountsOnReturn: true, MaxReceive: 10, Poll: time.Second},
+	"fifo without lease": {FIFO: true},
+	"sqs-standard-like":  {Shuffle: true, Lease: leaseOf, CountsOnReturn: true, MaxReceive: 10, Poll: time.Second, Seed: 7},
+	"shuffled":           {Shuffle: true},
+}
+
+// TestSubscriptions runs whole subscriptions on each configuration.
+func TestSubscriptions(t *testing.T) {
+	for name, o := range configurations {
+		t.Run(name, func(t *testing.T) { treetest.Run(t, harness(o, nil)) })
 	}
 }
 
