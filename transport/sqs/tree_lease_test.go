@@ -2,7 +2,6 @@ package sqs
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -194,7 +193,7 @@ func TestOneFailureDelaysNobody(t *testing.T) {
 		r := j.start(nil, keylanes.Options{Dispatch: keylanes.ByKey(1), Policy: always(time.Hour)},
 			func(ctx context.Context, d *keylanes.Delivery) error {
 				if string(d.Body) == "0" {
-					return errors.New("no")
+					return errNo
 				}
 				done.add(d.ID)
 				return nil
