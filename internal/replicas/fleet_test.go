@@ -46,6 +46,7 @@ type fleet struct {
 	replicas  []*replica  // the living
 
 	mu      sync.Mutex // guards what follows, and the replicas' counts
+	sent    int        // messages that were given to the publisher
 	handled map[string]bool
 	changed chan struct{} // closed and replaced at each change
 }
@@ -169,19 +170,63 @@ func (f *fleet) await(what string, done func() bool) {
 	}
 }
 
+// everybodyWorks counts anew, and publishes messages of new keys, a few at a
+// time, until each living process has got some of them. A broker deals groups to
+// the consumers that have credit, and a process that says it is attached may
+// give its credit a moment later.
+func (f *fleet) everybodyWorks(ctx context.Context) {
+	f.t.Helper()
+	f.mu.Lock()
+	for _, r := range f.replicas {
+		r.count = 0
+	}
+	f.mu.Unlock()
+	for late := time.Now().Add(patience); ; {
+		f.published(f.publish(ctx, keys(rand.Text(), 12), 12))
+		f.await("a few messages are handled", f.allDone)
+		f.mu.Lock()
+		all := f.allHandled(1)
+		f.mu.Unlock()
+		if all {
+			return
+		}
+		if time.Now().After(late) {
+			f.t.Fatalf("%v is not enough until every process gets something: %v", patience, f.shares())
+		}
+	}
+}
+
+// shares is how much each living process has handled.
+func (f *fleet) shares() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counts := make([]int, len(f.replicas))
+	for i, r := range f.replicas {
+		counts[i] = r.count
+	}
+	return counts
+}
+
 // publish publishes in the background: each key's messages in order, never more
 // than backlog ahead of what is handled. Its error comes out of the channel.
 func (f *fleet) publish(ctx context.Context, keys []string, n int) <-chan error {
 	const batch, backlog = 50, 600
-	f.mu.Lock()
-	before := len(f.handled)
-	f.mu.Unlock()
 	failed := make(chan error, 1)
+	f.mu.Lock()
+	last := f.sent + n
+	f.mu.Unlock()
 	go func() {
-		for sent := 0; sent < n; {
+		for {
 			f.mu.Lock()
-			behind, changed := sent-(len(f.handled)-before), f.changed
+			left, behind, changed := last-f.sent, f.sent-len(f.handled), f.changed
+			if left > 0 && behind <= backlog-batch {
+				f.sent += min(batch, left)
+			}
 			f.mu.Unlock()
+			if left == 0 {
+				failed <- nil
+				return
+			}
 			if behind > backlog-batch {
 				select {
 				case <-changed:
@@ -191,17 +236,15 @@ func (f *fleet) publish(ctx context.Context, keys []string, n int) <-chan error 
 					return
 				}
 			}
-			ms := make([]transport.Message, min(batch, n-sent))
+			ms := make([]transport.Message, min(batch, left))
 			for i := range ms {
-				ms[i] = transport.Message{ID: rand.Text(), Key: keys[(sent+i)%len(keys)], Body: []byte("work")}
+				ms[i] = transport.Message{ID: rand.Text(), Key: keys[(last-left+i)%len(keys)], Body: []byte("work")}
 			}
 			if err := f.publisher.Publish(ctx, ms...); err != nil {
 				failed <- err
 				return
 			}
-			sent += len(ms)
 		}
-		failed <- nil
 	}()
 	return failed
 }
