@@ -120,6 +120,14 @@ func counts(t testing.TB, c *awssqs.Client, url string) (visible, invisible stri
 	return out.Attributes["ApproximateNumberOfMessages"], out.Attributes["ApproximateNumberOfMessagesNotVisible"]
 }
 
+// countsAfterStop is counts for what was given back just now. ElasticMQ's clock
+// has milliseconds: within the same one a message still counts as invisible.
+func countsAfterStop(t testing.TB, c *awssqs.Client, url string) (visible, invisible string) {
+	t.Helper()
+	<-time.After(5 * time.Millisecond)
+	return counts(t, c, url)
+}
+
 // settlement is one call of Sink.Settled.
 type settlement struct {
 	d   *transport.Delivery

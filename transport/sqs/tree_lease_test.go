@@ -203,7 +203,7 @@ func TestOneFailureDelaysNobody(t *testing.T) {
 			j.Errorf("the others took %v", took)
 		}
 		r.stop()
-		if v, i := counts(j, j.client, j.q); v != "1" || i != "0" {
+		if v, i := countsAfterStop(j, j.client, j.q); v != "1" || i != "0" {
 			j.Errorf("%s visible, %s invisible, want the one that failed", v, i)
 		}
 		j.check(oracle.Rules{})

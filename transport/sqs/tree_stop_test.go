@@ -82,12 +82,15 @@ func TestServerStopAnywhere(t *testing.T) {
 	t.Parallel()
 	url := serverURL(t)
 	var wg sync.WaitGroup
+	room := make(chan struct{}, atOnce)
 	for seed := range uint64(rounds(t, 10)) {
 		for _, kind := range bothKinds {
+			room <- struct{}{}
 			c := newClient(t, url)
 			j := newJob(t, nil, c, kind, map[string]string{"VisibilityTimeout": "6"})
 			j.publish(load(200, 20)...)
 			wg.Go(func() {
+				defer func() { <-room }()
 				rng := newSafeRand(seed)
 				r := j.start(nil, stoppable(), busy(rng))
 				_ = work(t.Context(), rng.duration(5*time.Second)) // the test's end would be another's failure

@@ -128,7 +128,7 @@ func (r *running) stop() {
 // queue may be undecided.
 func (j *job) check(rules oracle.Rules) {
 	j.Helper()
-	visible, invisible := counts(j, j.client, j.q)
+	visible, invisible := countsAfterStop(j, j.client, j.q)
 	rules.Unordered = j.kind == ""
 	rules.Remaining = number(j, visible)
 	rules.Left = map[string]int{"invisible message(s)": number(j, invisible)}
@@ -140,7 +140,7 @@ func (j *job) check(rules oracle.Rules) {
 // checkDone is check where everything was to be handled.
 func (j *job) checkDone(rules oracle.Rules) {
 	j.Helper()
-	if visible, _ := counts(j, j.client, j.q); visible != "0" {
+	if visible, _ := countsAfterStop(j, j.client, j.q); visible != "0" {
 		j.Errorf("%s messages are left", visible)
 	}
 	j.check(rules)
