@@ -37,7 +37,8 @@ type message struct {
 	taken     time.Time // of the last receive
 	handle    string    // of the last receive; "" before the first
 	count     int
-	gone      bool // deleted, or in the dead-letter queue
+	gone      bool   // deleted, or in the dead-letter queue
+	attempt   string // id of the receive that took it last
 }
 
 type attempt struct {
@@ -190,15 +191,9 @@ func (q *queue) changeVisibility(e entry) *failure {
 	return nil
 }
 
-// settleAttempts ends the attempt ids that m belongs to.
+// settleAttempts ends the attempt id of the receive that m came with.
 func (q *queue) settleAttempts(m *message) {
-	for id, a := range q.attempts {
-		for _, x := range a.ms {
-			if x == m {
-				delete(q.attempts, id)
-			}
-		}
-	}
+	delete(q.attempts, m.attempt)
 }
 
 // receive waits for messages like a long poll.
@@ -222,11 +217,7 @@ func (s *Server) receive(q *queue, in request) (any, *failure) {
 		got := q.take(in, now)
 		next := deadline
 		if len(got) == 0 {
-			for _, m := range q.ms {
-				if !m.gone && m.visibleAt.After(now) && m.visibleAt.Before(next) {
-					next = m.visibleAt
-				}
-			}
+			next = q.nextVisible(now, deadline)
 		}
 		changed := q.changed
 		s.mu.Unlock()
@@ -242,6 +233,26 @@ func (s *Server) receive(q *queue, in request) (any, *failure) {
 		}
 		timer.Stop()
 	}
+}
+
+// nextVisible is when something becomes visible, deadline at the latest. Of a
+// FIFO group only the head counts.
+func (q *queue) nextVisible(now, deadline time.Time) time.Time {
+	sooner := func(m *message) {
+		if !m.gone && m.visibleAt.After(now) && m.visibleAt.Before(deadline) {
+			deadline = m.visibleAt
+		}
+	}
+	if q.fifo {
+		for _, ms := range q.groups {
+			sooner(ms[0]) // the first of a group is never gone
+		}
+		return deadline
+	}
+	for _, m := range q.ms {
+		sooner(m)
+	}
+	return deadline
 }
 
 // take hands out what is visible.
@@ -262,6 +273,7 @@ func (q *queue) take(in request, now time.Time) []received {
 	var out []received
 	for _, m := range picked {
 		m.count++
+		m.attempt = in.ReceiveRequestAttemptID
 		m.handle = fmt.Sprintf("%s|%s|%d", q.name, m.id, m.count)
 		m.visibleAt, m.taken = now.Add(timeout), now
 		out = append(out, q.describe(m))
@@ -280,7 +292,13 @@ func (q *queue) pick(n int, now time.Time) []*message {
 	if q.fifo { // a group with anything in flight is blocked, but for its head
 		for _, m := range q.ms {
 			if m.gone || now.Before(m.visibleAt) {
+				if !m.gone {
+					stopped[m.e.MessageGroupID] = true // nothing behind it is handed out
+				}
 				continue
+			}
+			if len(stopped) == len(q.groups) {
+				break // every group was asked
 			}
 			if g := m.e.MessageGroupID; !stopped[g] {
 				stopped[g] = true
