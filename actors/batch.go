@@ -43,7 +43,7 @@ func BatchSubscription(src transport.Source, h transport.BatchHandler, o *Option
 	if err := opts.batchDefaults(src.Traits()); err != nil {
 		return nil, err
 	}
-	return actor.PropsFromProducer(func() actor.Actor { return &subscription{opts: opts, src: src, batch: h} }), nil
+	return opts.props(src, made{batch: h}), nil
 }
 
 const (

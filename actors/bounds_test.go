@@ -59,6 +59,10 @@ func TestOptionBounds(t *testing.T) {
 		"no target":            {func(o *actors.Options) { o.Policy = nil }, "Options.DeadLetter", "nil", "RetryForever"},
 		"native, none there":   {func(o *actors.Options) { o.NativeDeadLetter = true }, "Options.NativeDeadLetter", "true", "set Options.DeadLetter"},
 		"key function":         {func(o *actors.Options) { o.Key = func(*transport.Message) string { return "" } }, "Options.Key", "a function", "groups are exclusive"},
+		"idle too short":       {span(func(o *actors.Options) *time.Duration { return &o.IdleAfter }, 1), "Options.IdleAfter", "1ns", "1ms to 24h"},
+		"lanes below credit":   {func(o *actors.Options) { o.MaxLanes, o.Credit = 99, 100 }, "Options.MaxLanes", "99", "at least Options.Credit"},
+		"lanes as credit":      {func(o *actors.Options) { o.MaxLanes, o.Credit = 100, 100 }, "", "", ""},
+		"lanes for all credit": {func(o *actors.Options) { o.Credit = 100_000 }, "", "", ""},
 		"batch with a handler": {func(o *actors.Options) { o.Batch = 1 }, "Options.Batch", "1", "BatchSubscription"},
 		"wait with a handler":  {span(func(o *actors.Options) *time.Duration { return &o.BatchWait }, time.Second), "Options.BatchWait", "1s", "BatchSubscription"},
 		"middleware panics": {func(o *actors.Options) {
@@ -84,6 +88,16 @@ func TestOptionBounds(t *testing.T) {
 		t.Parallel()
 		_, err := actors.Subscription(nil, nil, nil)
 		wantOptionError(t, err, "handler", "nil", "transport.Handler")
+	})
+	t.Run("nil factory", func(t *testing.T) {
+		t.Parallel()
+		_, err := actors.PerLane(nil, nil, nil)
+		wantOptionError(t, err, "factory", "nil", "makes a handler")
+	})
+	t.Run("nil props", func(t *testing.T) {
+		t.Parallel()
+		_, err := actors.LaneActor(nil, nil, nil)
+		wantOptionError(t, err, "props", "nil", "props of the actor")
 	})
 	t.Run("nil source", func(t *testing.T) {
 		t.Parallel()

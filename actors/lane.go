@@ -15,17 +15,17 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
-// Lane says which lane a handler is made for.
-type Lane struct{ Index int }
-
 // lane is an actor that owns one goroutine, its runner. The runner executes the
 // runs that the router lends, so that the actor itself always sees Stop and
 // Restart, whatever the handler does.
 type lane struct {
-	t     *tree
-	index int
-	feed  *feed
-	run   *runner
+	t        *tree
+	index    int
+	feed     *feed
+	run      *runner
+	asked    *asked // LaneActor: the user's actor, a child; else nil
+	children int    // actors so far, for fresh names
+	ending   bool   // it stops or restarts
 }
 
 // feed is how the router reaches the runners of a lane, one incarnation after
@@ -81,11 +81,18 @@ type failed struct {
 func (l *lane) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *actor.Started:
+		l.spawnAsked(ctx)
 		l.run = newRunner(l.t, l.index, l.feed, ctx.Self())
+		l.run.asked = l.asked
 		go l.run.loop()
 	case *crash:
 		panic(m)
+	case *actor.Terminated:
+		if l.asked != nil && l.asked.pid.Equal(m.Who) && !l.ending { // it has stopped itself
+			l.asked.replace(l.spawnChild(ctx))
+		}
 	case *actor.Restarting, *actor.Stopping:
+		l.ending = true // a new child would keep it from its end for ever
 		// The runner isn't waited for: it ends when its handler returns.
 		if l.run != nil {
 			l.run.stop()
@@ -103,11 +110,13 @@ type runner struct {
 	quit     chan struct{}
 	quitOnce sync.Once
 
-	gen  uint32                         // the runner's own
-	h    transport.Handler              // made on the runner's goroutine
-	at   atomic.Pointer[handlerContext] // what runs; the router cancels it
-	slab []handlerContext
-	ds   []*transport.Delivery // a batch's, reused
+	gen uint32            // the runner's own
+	h   transport.Handler // made on the runner's goroutine
+	// asked is the actor that h asks, where there is one for each lane.
+	asked *asked
+	at    atomic.Pointer[handlerContext] // what runs; the router cancels it
+	slab  []handlerContext
+	ds    []*transport.Delivery // a batch's, reused
 
 	timed bool // a clock is needed for each attempt
 
@@ -189,8 +198,8 @@ func (r *runner) loop() {
 			r.report(f)
 		}
 	}()
-	if r.t.batch == nil {
-		r.h = r.t.handler(Lane{Index: r.index})
+	if r.t.batch == nil && !r.t.keyed() {
+		r.h = r.t.handler(Lane{Index: r.index}, r.asked)
 	}
 	for {
 		run = <-r.work
@@ -277,7 +286,7 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	if r.t.opts.Observer != nil {
 		r.t.observe(Observation{Kind: ObserveStarted, Delivery: d, Lane: r.index, Attempt: it.Attempt})
 	}
-	err := r.h.Handle(c, d)
+	err := r.handlerOf(it).Handle(c, d)
 	cause := c.finish()
 	if lease.Lost() || (expires && !lease.Live(time.Now())) {
 		// An error of a handler that was told to give up, as the lease is gone,
@@ -295,6 +304,17 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
 	return plan.VerdictOK, nil
+}
+
+// handlerOf is the handler of it's key, or the lane's own.
+func (r *runner) handlerOf(it *plan.Item) transport.Handler {
+	if k, ok := it.Owner.(*keyLane); ok {
+		return k.handler(r.t)
+	}
+	if r.h == nil { // keys have their own: this is for what has no key
+		r.h = r.t.handler(Lane{Index: r.index}, r.asked)
+	}
+	return r.h
 }
 
 // newContext gives the context of an attempt at it that begins now.

@@ -171,6 +171,7 @@ type Stats struct {
 	Copying  int    // dead-letter copies on their way
 	Stuck    int    // handlers that ignore their cancelled context
 	Keys     int    // keys with anything held
+	KeyLanes int    // keys with a handler or an actor of their own
 
 	Received, Succeeded, Failed, DeadLettered, Abandoned, Settled, SettleFailed, Lost, LaneRestarts uint64
 	// OverDelivered counts what a broker handed out beyond the grant.

@@ -102,6 +102,15 @@ type Options struct {
 	// BatchWait is how long a batch that isn't full waits after its first
 	// delivery came. 1 ms to 1 min, default 10 ms.
 	BatchWait time.Duration
+	// IdleAfter is how long a key's own handler or actor (PerLane and LaneActor
+	// under PerKey) is kept after its key had its last delivery. 1 ms to 24 h,
+	// default 1 min.
+	IdleAfter time.Duration
+	// MaxLanes is how many keys have their own handler or actor at most, under
+	// PerKey: one more, and the one that was idle for longest goes. At least
+	// Credit, so that there is an idle one; default 10000, or Credit where that
+	// is more.
+	MaxLanes int
 	// Middleware wraps the handler, the first listed outermost.
 	Middleware []transport.Middleware
 	// DeadLetter is where dead letters are copied to. The subscription doesn't
@@ -118,9 +127,11 @@ type Options struct {
 }
 
 const (
-	maxLanes  = 4096
-	maxCredit = 100_000
-	maxSpan   = 24 * time.Hour
+	maxLanes = 4096
+	// defaultKeyLanes is the default of MaxLanes.
+	defaultKeyLanes = 10_000
+	maxCredit       = 100_000
+	maxSpan         = 24 * time.Hour
 	// stopGrace bounds how long a stop waits for handlers that were cancelled.
 	stopGrace = 5 * time.Second
 )
@@ -158,6 +169,7 @@ func (o *Options) withDefaults(src transport.Source) (Options, error) {
 		{"Options.StopTimeout", &c.StopTimeout, 25 * time.Second},
 		{"Options.StuckAfter", &c.StuckAfter, 10 * time.Second},
 		{"Options.BlockedFor", &c.BlockedFor, 10 * time.Second},
+		{"Options.IdleAfter", &c.IdleAfter, time.Minute},
 	} {
 		if *f.v == 0 {
 			*f.v = f.def
@@ -166,6 +178,12 @@ func (o *Options) withDefaults(src transport.Source) (Options, error) {
 		if *f.v < time.Millisecond || *f.v > maxSpan {
 			return c, &transport.OptionError{Field: f.field, Value: *f.v, Want: fmt.Sprintf("must be 1ms to %v, or 0 for the default", maxSpan)}
 		}
+	}
+	if c.MaxLanes == 0 {
+		c.MaxLanes = max(defaultKeyLanes, c.Credit)
+	}
+	if c.MaxLanes < c.Credit {
+		return c, &transport.OptionError{Field: "Options.MaxLanes", Value: c.MaxLanes, Want: fmt.Sprintf("must be at least Options.Credit, %d, so that an idle one can always go; or 0 for %d", c.Credit, max(defaultKeyLanes, c.Credit))}
 	}
 	if c.OutageAfter == 0 {
 		c.OutageAfter = 15 * time.Minute

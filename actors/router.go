@@ -37,6 +37,8 @@ type router struct {
 	tries                                                     map[*plan.Item]int // failed copies
 	confirmed                                                 *plan.Item         // whose copy is being reported
 
+	keyLanes keyLanes
+
 	creditAt     int64 // when a part of a step is granted; 0 when not
 	blockedSince int64
 	blocked      bool
@@ -126,6 +128,7 @@ func (r *router) Receive(ctx actor.Context) {
 	case *tick:
 		r.timerAt = 0
 		r.watchHandlers()
+		r.passivate()
 		r.apply(r.planner.Tick(r.now()))
 	case *copied:
 		r.copied(m)
@@ -151,6 +154,8 @@ func (r *router) Receive(ctx actor.Context) {
 		r.t.runners.cancelAll(m.cause)
 	case *Unpark:
 		r.unpark(m)
+	case *actor.Terminated:
+		r.keyLanes.terminated(m.Who)
 	case *statsFor:
 		st := r.stats()
 		st.State, st.NotReady = m.state, m.notReady
@@ -237,6 +242,10 @@ func (r *router) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, child
 // of its key. What else can break a lane is a fault of ours, or of the handler
 // factory's.
 func (r *router) crashed(m *laneCrashed) {
+	if k, ok := r.keyLanes.of(m.child); ok {
+		r.keyActorCrashed(m, k)
+		return
+	}
 	i := r.laneOf(m.child)
 	c, ok := m.reason.(*crash)
 	switch {
@@ -252,7 +261,9 @@ func (r *router) crashed(m *laneCrashed) {
 	r.laneRestarts++
 	ev := Event{Kind: EventLaneRestarted, Lane: i, Err: c.failed.err}
 	if n := c.failed.run.Finished; n > 0 {
-		d := c.failed.run.Items[n-1].D
+		it := c.failed.run.Items[n-1]
+		r.renew(it)
+		d := it.D
 		ev.ID, ev.Key = d.ID, d.Key
 		r.t.observe(Observation{Kind: ObserveLaneRestarted, Delivery: d, Lane: i, Err: c.failed.err})
 	}
@@ -300,6 +311,9 @@ func (r *router) effect(e plan.Effect) {
 	t := r.t
 	switch e.Kind {
 	case plan.Lend:
+		if r.t.keyed() {
+			r.own(e.Run)
+		}
 		select {
 		case r.lanes[e.Lane].feed.work <- e.Run:
 		default:
@@ -387,6 +401,9 @@ func (r *router) ask(it *plan.Item, lane int) []plan.Effect {
 		FirstFailedAt: r.t.base.Add(time.Duration(it.FirstFailed)), Now: time.Now(), Rand: rand.Uint64(),
 	}
 	directive := r.decide(failure)
+	if directive.RestartLane {
+		r.renew(it)
+	}
 	return r.planner.Decide(r.now(), it, directive)
 }
 
@@ -534,6 +551,7 @@ func (r *router) arm() {
 		}
 	}
 	sooner(r.handlerDue())
+	sooner(r.keyLanes.due(r.t.opts.IdleAfter))
 	sooner(r.creditAt)
 	if r.blockedSince != 0 && !r.blocked {
 		sooner(r.blockedSince + int64(r.t.opts.BlockedFor))
@@ -560,7 +578,7 @@ func (r *router) stats() *Stats {
 		Received: t.counts.received.Load(), Settled: t.counts.settled.Load(), SettleFailed: t.counts.settleFailed.Load(),
 		Lost: t.counts.lost.Load(), OverDelivered: t.counts.overDelivered.Load(),
 		Succeeded: r.succeeded, Failed: r.failedN, DeadLettered: r.deadLettered, Abandoned: r.abandoned, LaneRestarts: r.laneRestarts,
-		Blocked: r.blocked, Depth: -1,
+		Blocked: r.blocked, Depth: -1, KeyLanes: len(r.keyLanes.byKey),
 	}
 	if r.blocked {
 		st.BlockedKey = r.blockedKey

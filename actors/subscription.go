@@ -37,9 +37,12 @@ func Subscription(src transport.Source, h transport.Handler, o *Options) (*actor
 	if err != nil {
 		return nil, err
 	}
-	return actor.PropsFromProducer(func() actor.Actor {
-		return &subscription{opts: opts, src: src, handler: func(Lane) transport.Handler { return wrapped }}
-	}), nil
+	return opts.props(src, made{handler: func(Lane, *asked) transport.Handler { return wrapped }}), nil
+}
+
+// props makes the template.
+func (o Options) props(src transport.Source, m made) *actor.Props {
+	return actor.PropsFromProducer(func() actor.Actor { return &subscription{opts: o, src: src, made: m} })
 }
 
 // wrap calls the middleware, which is the user's code: a panic in it, or a nil
@@ -63,10 +66,9 @@ func wrap(h transport.Handler, ms []transport.Middleware) (wrapped transport.Han
 // its users, and brings everything to rest before it stops or fails. Its fields
 // belong to its own goroutine.
 type subscription struct {
-	opts    Options
-	src     transport.Source
-	handler func(Lane) transport.Handler
-	batch   transport.BatchHandler // instead of it, or nil
+	opts Options
+	src  transport.Source
+	made made
 
 	t     *tree
 	lives int // trees begun, for fresh names
@@ -229,7 +231,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	}
 	s.lives++
 	t := &tree{
-		opts: s.opts, src: s.src, traits: s.src.Traits(), handler: s.handler, batch: s.batch, system: ctx.ActorSystem(),
+		opts: s.opts, src: s.src, traits: s.src.Traits(), made: s.made, system: ctx.ActorSystem(),
 		log: slog.New(safeLog{s.opts.Logger.Handler()}), pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
 	}
 	t.loop = newPumpLoop(t)

@@ -18,16 +18,15 @@ import (
 // share: addresses, counters, and the epoch that settlements go to. One tree
 // lives from a subscription's start, or restart, to its stop.
 type tree struct {
-	opts    Options
-	src     transport.Source
-	traits  transport.Traits
-	handler func(Lane) transport.Handler // the factory, middleware included
-	batch   transport.BatchHandler       // instead of it, or nil
-	system  *actor.ActorSystem
-	log     *slog.Logger
-	pool    *goroutines
-	loop    *pumpLoop
-	base    time.Time // times within the tree count from here
+	opts   Options
+	src    transport.Source
+	traits transport.Traits
+	made
+	system *actor.ActorSystem
+	log    *slog.Logger
+	pool   *goroutines
+	loop   *pumpLoop
+	base   time.Time // times within the tree count from here
 
 	subscription, router, pump *actor.PID
 
@@ -42,6 +41,17 @@ type tree struct {
 	// ignoring counts cancelled handlers that haven't returned.
 	ignoring atomic.Int64
 	counts   counts
+}
+
+// made is how a subscription's handlers are made.
+type made struct {
+	// handler is the factory, middleware included; it is called on a lane's
+	// runner goroutine. Its second argument is what LaneActor's handler asks.
+	handler func(Lane, *asked) transport.Handler
+	batch   transport.BatchHandler // instead of it, or nil
+	// stateful: a handler belongs to its lane, or in PerKey to its key.
+	stateful bool
+	child    *actor.Props // LaneActor's, or nil
 }
 
 // counts are a subscription's totals, written from wherever the thing happens.

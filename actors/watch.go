@@ -113,6 +113,7 @@ func (r *router) replaceLane(run *runner) {
 	es, stuck := r.planner.Replace(r.now(), i)
 	if len(stuck) > 0 {
 		it := stuck[0] // of a batch, the others are in the same handler
+		r.renew(it)
 		old := r.lanes[i].pid
 		r.spawn(i)
 		r.ctx.Stop(old)

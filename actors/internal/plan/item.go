@@ -50,6 +50,9 @@ func (s State) String() string { return stateNames[s] }
 type Item struct {
 	D   *transport.Delivery
 	Key string // the dispatch key; "" keyless
+	// Owner is whatever the router ties to the key; the lane reads it. The
+	// planner doesn't.
+	Owner any
 
 	// Attempt is the number of the attempt that is lent next: 1 for the first.
 	// The lane reads it.

@@ -6,6 +6,12 @@ import "github.com/keylanes/keylanes/supervision"
 // a receiver has learnt it.
 func (p *Planner) SetMaxReceives(n int) { p.cfg.MaxReceives = n }
 
+// KeyIdle says that nothing of the key is held, and nothing bars it.
+func (p *Planner) KeyIdle(name string) bool {
+	k := p.keys[name]
+	return k == nil || k.idle()
+}
+
 // Idle says whether a lane has nothing to do.
 func (p *Planner) Idle() bool { return p.idleN > 0 }
 
