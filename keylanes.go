@@ -41,6 +41,7 @@ type (
 var (
 	ErrStopping       = transport.ErrStopping
 	ErrLeaseLost      = transport.ErrLeaseLost
+	ErrLeaseEnding    = transport.ErrLeaseEnding
 	ErrHandlerTimeout = transport.ErrHandlerTimeout
 	ErrHandlerStuck   = actors.ErrHandlerStuck
 )

@@ -163,6 +163,7 @@ type leaseEntry struct {
 	received time.Time
 	asked    time.Time // when its last extension was asked for
 	settling bool      // not extended any more
+	ending   bool      // its handler was told that its lease ends
 }
 
 // leases are the held deliveries of an epoch whose leases have to be extended.
@@ -199,22 +200,29 @@ func (l *leases) remove(d *transport.Delivery) bool {
 
 // due gives what has to be extended at now, when half of the lease is left, and
 // until when. So extending costs one call per half lease for each that the
-// transport puts into a call. What has reached the broker's ceiling is left to
-// lapse.
-func (l *leases) due(now time.Time, lim transport.Limits) (ds []*transport.Delivery, until time.Time) {
+// transport puts into a call. What has reached the broker's ceiling is ending,
+// once, while at least an eighth of its lease is left to decide on it.
+func (l *leases) due(now time.Time, lim transport.Limits) (ds, ending []*transport.Delivery, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	until = now.Add(lim.Lease)
 	for d, e := range l.held {
 		left := transport.LeaseOf(d).Deadline().Sub(now)
-		if e.settling || left <= 0 || left > lim.Lease/2 || now.Sub(e.asked) < lim.Lease/3 {
+		if e.settling || left <= 0 || left > lim.Lease/2 {
 			continue
 		}
 		if lim.LeaseMax > 0 && until.Sub(e.received) > lim.LeaseMax {
+			if !e.ending && left <= lim.Lease/4 {
+				e.ending = true
+				ending = append(ending, d)
+			}
+			continue
+		}
+		if now.Sub(e.asked) < lim.Lease/3 {
 			continue
 		}
 		e.asked = now
 		ds = append(ds, d)
 	}
-	return ds, until
+	return ds, ending, until
 }

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -335,6 +336,11 @@ func (r *runner) failure(err, cause error, started time.Time) *failed {
 	f := &failed{err: err, kind: supervision.Returned, took: since(started)}
 	var de *transport.DecodeError
 	switch {
+	case errors.Is(cause, transport.ErrLeaseEnding):
+		f.kind = supervision.TimedOut
+		if !errors.Is(err, cause) { // so that the policy can tell
+			f.err = fmt.Errorf("%w: %w", cause, err)
+		}
 	case errors.Is(cause, transport.ErrHandlerTimeout):
 		f.kind = supervision.TimedOut
 	case errors.As(err, &de):

@@ -49,7 +49,9 @@ type (
 		ds  []*transport.Delivery
 		err error
 	}
-	acceptLost struct{ d *transport.Delivery }
+	// leasesEnding: the leases of ds can't be extended any more.
+	leasesEnding struct{ ds []*transport.Delivery }
+	acceptLost   struct{ d *transport.Delivery }
 )
 
 // pumpCrash is the failure of the pump's goroutine. The pump panics with it.
@@ -364,8 +366,12 @@ func (l *pumpLoop) extend(e *epoch) (stop func()) {
 			case <-timer.C:
 			}
 			timer.Reset(jitter(every))
-			if ds, until := e.leases.due(time.Now(), lim); len(ds) > 0 {
+			ds, ending, until := e.leases.due(time.Now(), lim)
+			if len(ds) > 0 {
 				e.rcv.Extend(ds, until)
+			}
+			if len(ending) > 0 {
+				l.t.send(l.t.router, &leasesEnding{ds: ending})
 			}
 		}
 	}()

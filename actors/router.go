@@ -135,6 +135,9 @@ func (r *router) Receive(ctx actor.Context) {
 	case *lost:
 		r.apply(r.planner.Lost(r.now(), m.ds))
 		r.forgetTries()
+	case *leasesEnding:
+		r.t.runners.endLeases(m.ds)
+		r.apply(nil)
 	case *acceptLost:
 		r.planner.AcceptLost(m.d)
 	case *attachedLimits:

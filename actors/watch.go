@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"slices"
 	"time"
 
 	"github.com/keylanes/keylanes/actors/internal/plan"
@@ -26,6 +27,23 @@ func (rs *runners) cancel(it *plan.Item, cause error) {
 			return
 		}
 	}
+}
+
+// endLeases tells the handlers that work on any of ds, while there is time for
+// the policy to decide: it is asked when they return. On the router's goroutine
+// only.
+func (rs *runners) endLeases(ds []*transport.Delivery) {
+	rs.each(func(_ *runner, c *handlerContext) {
+		if c.run == nil {
+			if slices.Contains(ds, c.item.D) {
+				c.cancel(transport.ErrLeaseEnding)
+			}
+			return
+		}
+		if slices.ContainsFunc(c.run.Items, func(it *plan.Item) bool { return it != nil && it.In(c.run) && slices.Contains(ds, it.D) }) {
+			c.cancel(transport.ErrLeaseEnding)
+		}
+	})
 }
 
 // each calls f for whatever runs.

@@ -21,7 +21,9 @@ const (
 	Returned Kind = iota
 	// Panicked: the handler panicked, or called runtime.Goexit.
 	Panicked
-	// TimedOut: the handler returned an error after its timeout had passed.
+	// TimedOut: the handler returned an error after its timeout had passed, or
+	// after it was told that its lease can't be extended any more (then Err is
+	// transport.ErrLeaseEnding too).
 	TimedOut
 	// Undecodable: the payload didn't decode (transport.DecodeError), or the
 	// key function panicked on it.

@@ -13,6 +13,10 @@ var (
 	// ErrLeaseLost: the broker may hand the message to somebody else: the link
 	// is gone, the lock is lost, the deadline has passed.
 	ErrLeaseLost = errors.New("the delivery's lease is lost")
+	// ErrLeaseEnding: the broker keeps a delivery for no longer than so (SQS: 12
+	// hours from the receive), and that is nearly over. What the handler returns
+	// now is still decided in time: nil accepts, an error goes to the policy.
+	ErrLeaseEnding = errors.New("the delivery's lease ends soon and can't be extended")
 	// ErrHandlerTimeout: the handler has run for longer than HandlerTimeout.
 	ErrHandlerTimeout = errors.New("the handler ran into its timeout")
 )

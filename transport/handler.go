@@ -14,8 +14,8 @@ type Handler interface {
 	//     call it at the same time, one key never does.
 	//   - nil accepts; an error goes to the subscription's policy, and so do
 	//     a panic and runtime.Goexit.
-	//   - ctx ends with cause ErrStopping, ErrLeaseLost or ErrHandlerTimeout
-	//     (context.Cause), and after Handle has returned. Nothing of the same
+	//   - ctx ends with cause ErrStopping, ErrLeaseLost, ErrLeaseEnding or
+	//     ErrHandlerTimeout (context.Cause), and after Handle has returned. Nothing of the same
 	//     key starts before it returns: watch ctx in everything that waits.
 	//   - It must not change d, and need not copy it.
 	Handle(ctx context.Context, d *Delivery) error

@@ -2,6 +2,8 @@ package sqs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/keylanes/keylanes"
 	"github.com/keylanes/keylanes/internal/sqsfake"
 	"github.com/keylanes/keylanes/oracle"
+	"github.com/keylanes/keylanes/supervision"
 	"github.com/keylanes/keylanes/transport"
 )
 
@@ -241,6 +244,71 @@ func TestClockJump(t *testing.T) {
 		})
 	}
 }
+
+// Before the 12 hours are over the handler is told, and the policy is asked while
+// the lease still lives; what it orders keeps the group's order. A handler that
+// doesn't listen loses its lease at the end.
+func TestTwelveHours(t *testing.T) {
+	for _, listens := range []bool{true, false} {
+		t.Run(fmt.Sprint("listens ", listens), func(t *testing.T) {
+			virtual(t, func(f *fake) {
+				j := newJob(f, f, f.client, ".fifo", map[string]string{"VisibilityTimeout": "600"})
+				j.publish(load(3, 1)...)
+				done := newTally(3)
+				var asked []supervision.Failure
+				began := time.Now()
+				causes := make(chan error, 1)
+				r := j.start(&Options{WaitTime: 20 * time.Second}, keylanes.Options{StuckAfter: 24 * time.Hour, Policy: abandons(func(failed supervision.Failure) { asked = append(asked, failed) })},
+					func(ctx context.Context, d *keylanes.Delivery) error {
+						if string(d.Body) != "0" || d.Count > 0 {
+							done.add(d.ID)
+							return nil
+						}
+						if !listens {
+							<-time.After(12*time.Hour + 10*time.Minute)
+							causes <- context.Cause(ctx)
+							return nil
+						}
+						<-ctx.Done()
+						causes <- context.Cause(ctx)
+						return ctx.Err()
+					})
+				if cause := <-causes; !errors.Is(cause, transport.ErrLeaseEnding) {
+					f.Errorf("cause %v, want ErrLeaseEnding", cause)
+				}
+				if d := time.Since(began); listens && (d < 12*time.Hour-15*time.Minute || d > 12*time.Hour) {
+					f.Errorf("told after %v", d)
+				}
+				done.await(f, time.Hour)
+				r.stop()
+				if listens && (len(asked) != 1 || asked[0].Kind != supervision.TimedOut || !errors.Is(asked[0].Err, transport.ErrLeaseEnding)) {
+					f.Errorf("the policy was asked about %+v", asked)
+				}
+				if !listens && len(asked) > 0 { // it returned nil, for a lease that was gone
+					f.Errorf("the policy was asked about %+v", asked)
+				}
+				rules := oracle.Rules{Duplicates: 1} // who doesn't listen has succeeded in vain
+				if listens {
+					rules.Duplicates = 0
+				}
+				j.checkDone(rules)
+				if n := f.server.Stale(); n > 0 {
+					f.Errorf("%d receipt handles were used after their end", n)
+				}
+			})
+		})
+	}
+}
+
+// abandons gives everything back at once, and tells f.
+type abandons func(supervision.Failure)
+
+func (a abandons) Decide(f supervision.Failure) supervision.Directive {
+	a(f)
+	return supervision.Abandon(0)
+}
+
+func (abandons) MayDeadLetter() bool { return false }
 
 // safeRand may be used by many goroutines.
 type safeRand struct {
