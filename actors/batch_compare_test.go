@@ -73,3 +73,32 @@ func BenchmarkBatchTree(b *testing.B) {
 	b.ResetTimer()
 	runBatchTree(b, q, b.N, actors.ByKey(compareLanes), 64)
 }
+
+// BenchmarkDistinctKeys compares what a message costs with keys drawn from a million
+// with what it costs with a thousand: the tree's growth, and that of the twin that
+// only hashes. What both pay is cache misses.
+func BenchmarkDistinctKeys(b *testing.B) {
+	const n, rounds = 1_000_000, 3
+	for range b.N {
+		took := map[string][]float64{}
+		for range rounds {
+			for _, keys := range []int{1000, n} {
+				name := fmt.Sprint(keys)
+				took["perkey-"+name] = append(took["perkey-"+name], float64(runTree(b, filled(b, n, keys), n, actors.PerKey(compareLanes)).cpu.Nanoseconds())/n)
+				took["hash-"+name] = append(took["hash-"+name], float64(runHashTwin(b, filled(b, n, keys), n).cpu.Nanoseconds())/n)
+			}
+		}
+		median := map[string]float64{}
+		for name, v := range took {
+			slices.Sort(v)
+			median[name] = v[rounds/2]
+			b.ReportMetric(median[name], name+"-cpu-ns/msg")
+		}
+		most := fmt.Sprint(n)
+		perkey, hash := median["perkey-"+most]/median["perkey-1000"], median["hash-"+most]/median["hash-1000"]
+		b.ReportMetric(perkey, "perkey-growth")
+		b.ReportMetric(hash, "hash-growth")
+		b.ReportMetric(perkey/hash, "perkey/hash-growth")
+		b.ReportMetric(0, "ns/op")
+	}
+}
