@@ -344,3 +344,52 @@ func TestAllocOfAnIdleKeyActor(t *testing.T) {
 	}
 	r.drain(pid)
 }
+
+// Interleaving 11: a key's actor is passivated and takes its time to stop; the key
+// comes back and gets a new actor; then the old one's Terminated arrives. The new
+// one stays: it sees the key's next delivery too.
+func TestInterleaving11OldTerminatedNeverEvictsANewActor(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		var lives atomic.Int64
+		stopping, release := make(chan struct{}), make(chan struct{})
+		saw := make(chan string, 10)
+		pid := r.spawnLaneActors(func() actor.Actor {
+			life, seen := int64(0), 0
+			return actor.ReceiveFunc(func(ctx actor.Context) {
+				switch m := ctx.Message().(type) {
+				case *actor.Stopping:
+					if life == 1 {
+						close(stopping)
+						<-release
+					}
+				case *actors.Work:
+					if life == 0 {
+						life = lives.Add(1)
+					}
+					seen++
+					saw <- fmt.Sprintf("%s: life %d, number %d", m.Delivery.Key, life, seen)
+					ctx.Respond(actors.Accepted{})
+				}
+			})
+		}, actors.Options{Dispatch: actors.PerKey(2), IdleAfter: time.Second})
+		want := func(what string) {
+			t.Helper()
+			r.publish(0, "A")
+			if got := <-saw; got != what {
+				t.Errorf("%s, want %s", got, what)
+			}
+		}
+		want("A: life 1, number 1")
+		<-stopping // a second later
+		want("A: life 2, number 1")
+		close(release)
+		time.Sleep(time.Millisecond) // the old one's Terminated has arrived
+		want("A: life 2, number 2")
+		if st := r.stats(pid); st.KeyLanes != 1 {
+			t.Errorf("%d key lanes, want 1", st.KeyLanes)
+		}
+		r.drain(pid)
+		r.left(0)
+	})
+}
