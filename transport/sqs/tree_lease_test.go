@@ -273,8 +273,13 @@ func TestTwelveHours(t *testing.T) {
 						causes <- context.Cause(ctx)
 						return ctx.Err()
 					})
-				if cause := <-causes; !errors.Is(cause, transport.ErrLeaseEnding) {
-					f.Errorf("cause %v, want ErrLeaseEnding", cause)
+				select {
+				case cause := <-causes:
+					if !errors.Is(cause, transport.ErrLeaseEnding) {
+						f.Errorf("cause %v, want ErrLeaseEnding", cause)
+					}
+				case <-time.After(13 * time.Hour):
+					f.Error("the handler wasn't told")
 				}
 				if d := time.Since(began); listens && (d < 12*time.Hour-15*time.Minute || d > 12*time.Hour) {
 					f.Errorf("told after %v", d)
