@@ -185,7 +185,9 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 		switch lost := lease.Lost() || !lease.Live(end); {
 		case run.HeldBack(i):
 			run.Results[i] = plan.VerdictHeld
-		case e != nil && !(lost && errors.Is(cause, transport.ErrLeaseLost)):
+		case e != nil && !lost && gaveUp(cause):
+			run.Results[i] = plan.VerdictGaveUp
+		case e != nil && !gaveUp(cause):
 			run.Results[i] = plan.VerdictFailed
 			failure := r.failure(e, cause, now)
 			elems = append(elems, element{it, failure.err, failure.kind})

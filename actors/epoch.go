@@ -14,6 +14,9 @@ type epoch struct {
 	t   *tree
 	n   uint64 // counts this subscription's receivers
 	rcv transport.Receiver
+	// opened is when it was attached; settled: the broker took a settlement.
+	opened  time.Time
+	settled atomic.Bool
 	// id is the transport's number of the epoch, which its deliveries carry; 0
 	// until the first has come.
 	id atomic.Uint64
@@ -111,6 +114,9 @@ func (e *epoch) Settled(d *transport.Delivery, o transport.Outcome, err error) {
 	e.ended(d)
 	if err == nil {
 		e.t.counts.settled.Add(1)
+		if !e.settled.Load() { // so that lanes don't share a dirty line
+			e.settled.Store(true)
+		}
 	} else {
 		e.t.counts.settleFailed.Add(1)
 	}

@@ -290,14 +290,15 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	err := r.handlerOf(it).Handle(c, d)
 	cause := c.finish()
 	if lease.Lost() || (expires && !lease.Live(time.Now())) {
-		// An error of a handler that was told to give up, as the lease is gone,
-		// says nothing about the message: lost links don't count as attempts.
-		if err != nil && !errors.Is(cause, transport.ErrLeaseLost) {
+		if err != nil && !gaveUp(cause) {
 			return plan.VerdictFailed, r.failure(err, cause, now)
 		}
 		return plan.VerdictRefused, nil
 	}
 	if err != nil {
+		if gaveUp(cause) {
+			return plan.VerdictGaveUp, nil
+		}
 		return plan.VerdictFailed, r.failure(err, cause, now)
 	}
 	if r.t.opts.Observer != nil {
@@ -305,6 +306,13 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
 	return plan.VerdictOK, nil
+}
+
+// gaveUp says that a handler was told to give up, as its lease is gone, its epoch
+// ends or the subscription stops. Its error says nothing about the message then:
+// neither lost links nor resets count as attempts.
+func gaveUp(cause error) bool {
+	return errors.Is(cause, transport.ErrLeaseLost) || errors.Is(cause, transport.ErrStopping)
 }
 
 // handlerOf is the handler of it's key, or the lane's own.

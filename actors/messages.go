@@ -15,8 +15,10 @@ import (
 // Messages that a subscription actor understands. Send pointers.
 type (
 	// Pause lets nothing start and grants nothing more; running handlers
-	// finish, and what is held stays held, its leases kept. Answered with
-	// *Done when it was a request.
+	// finish, and what is held stays held, its leases kept. Where the broker
+	// pushes (AMQP), what was granted before may still come, and is held too; a
+	// lost link is seen, and replaced, during the pause. Where it is polled
+	// (SQS) nothing more is received. Answered with *Done when it was a request.
 	Pause struct{}
 	// Resume ends a pause. Answered with *Done when it was a request.
 	Resume struct{}
@@ -196,7 +198,8 @@ const (
 	_ EventKind = iota
 	// EventAttached: a receiver is open; Epoch is its number.
 	EventAttached
-	// EventDetached: the receiver is gone; Err says why.
+	// EventDetached: the receiver is gone; Err says why. After Wait it attaches
+	// again.
 	EventDetached
 	// EventAttachFailed: Open failed, it is tried again after Wait.
 	EventAttachFailed

@@ -33,8 +33,11 @@ type (
 	// holdIntake: receive and grant nothing for now, or again.
 	holdIntake struct{ on bool }
 
-	attached   struct{ epoch uint64 }
-	detached   struct{ err error }
+	attached struct{ epoch uint64 }
+	detached struct {
+		err  error
+		wait time.Duration // until it is tried to attach again
+	}
 	openFailed struct {
 		err   error
 		wait  time.Duration
@@ -99,9 +102,13 @@ type pumpLoop struct {
 
 	// The loop's own.
 	epochs   uint64
-	attempts int // failed opens in a row
+	attempts int // failed opens, and links that were of no use, in a row
 	everOpen bool
 }
+
+// healthyAfter is how long a link lives before its loss is a new trouble, and not
+// more of the old one, even if nothing was settled on it.
+const healthyAfter = 5 * time.Second
 
 func newPumpLoop(t *tree) *pumpLoop { return &pumpLoop{t: t, closed: make(chan struct{})} }
 
@@ -189,11 +196,11 @@ func (l *pumpLoop) open(o orders) *epoch {
 		}
 		wait := reattachBackoff.Delay(l.attempts, rand.Uint64())
 		t.send(t.subscription, &openFailed{err: err, wait: wait})
-		l.await(ctx, wait)
+		l.backOff(wait)
 		return nil
 	}
 	l.epochs++
-	l.attempts, l.everOpen = 0, true
+	l.everOpen, e.opened = true, time.Now()
 	e.rcv = rcv
 	e.paused.Store(o.held)
 	t.epoch.Store(e)
@@ -232,6 +239,20 @@ func (l *pumpLoop) await(ctx context.Context, d time.Duration) {
 	}
 }
 
+// backOff waits for d. Only the end of the intake cuts it short: a pause that
+// comes and goes isn't a reason to call the broker.
+func (l *pumpLoop) backOff(d time.Duration) {
+	until := time.Now().Add(d)
+	for {
+		o := l.orders()
+		left := time.Until(until)
+		if o.closing || o.noIntake || left <= 0 {
+			return
+		}
+		l.await(l.interruptible(o), left)
+	}
+}
+
 // receive takes what comes until the epoch ends. It gives the error that ended
 // it, nil for an order, and done when the loop is to end with it.
 func (l *pumpLoop) receive(e *epoch) (done bool, err error) {
@@ -254,7 +275,7 @@ func (l *pumpLoop) receive(e *epoch) (done bool, err error) {
 			continue
 		case o.resetting:
 			return false, nil
-		case o.held:
+		case o.held && l.t.traits.LeaseExpires: // else the end of the link must be seen
 			l.await(l.interruptible(o), 0)
 			continue
 		}
@@ -400,10 +421,20 @@ func (l *pumpLoop) endEpoch(e *epoch, cause error) {
 	l.mu.Lock()
 	l.now.resetting = false
 	l.mu.Unlock()
-	if cause == nil && err != nil {
+	var wait time.Duration
+	switch {
+	case cause == nil: // resets are paced by the planner
 		cause = err
+	case e.settled.Load() || time.Since(e.opened) >= healthyAfter:
+		l.attempts = 0
+	default: // attached, and lost at once: as bad as not attached
+		l.attempts++
+		wait = reattachBackoff.Delay(l.attempts, rand.Uint64())
 	}
-	t.send(t.subscription, &detached{err: cause})
+	t.send(t.subscription, &detached{err: cause, wait: wait})
+	if wait > 0 {
+		l.backOff(wait)
+	}
 }
 
 // closeWithin bounds the close of a receiver whose epoch ends.

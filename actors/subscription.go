@@ -178,7 +178,7 @@ func (s *subscription) progress(ctx actor.Context) {
 		if s.state == StateFlowing || s.state == StatePaused {
 			s.state = StateDetached
 		}
-		s.t.event(Event{Kind: EventDetached, Lane: -1, Err: m.err})
+		s.t.event(Event{Kind: EventDetached, Lane: -1, Err: m.err, Wait: m.wait})
 	case *openFailed:
 		s.lastErr = m.err
 		if m.fatal && s.state == StateStarting {

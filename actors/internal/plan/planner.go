@@ -355,9 +355,11 @@ func (p *Planner) failed(it *Item, v Verdict) {
 		p.emit(Effect{Kind: Note, Note: NoteLapsed, Item: it})
 		p.voidSuccessors(it)
 		p.goneUndecided(it)
-	case p.gate&(gateDrain|gateReset|gateHalt) != 0:
+	case v == VerdictGaveUp || p.gate&(gateDrain|gateReset|gateHalt) != 0:
 		// It goes back with everything else; the attempt is remembered.
-		it.Attempt++
+		if v == VerdictFailed {
+			it.Attempt++
+		}
 		it.state = Queued
 		p.queueFront(it)
 	default:

@@ -22,6 +22,9 @@ const (
 	// VerdictRefused: it ran, but its lease was lost meanwhile: whatever it
 	// returned isn't settled.
 	VerdictRefused
+	// VerdictGaveUp: it failed after it was told to give up, since its epoch ends
+	// or the subscription stops: no attempt is counted.
+	VerdictGaveUp
 	// VerdictHeld, in a batch: an earlier element of its key wasn't accepted.
 	VerdictHeld
 	// VerdictSplit, in a batch: the batch failed as a whole. It is tried again
