@@ -230,7 +230,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// awaitAttached waits until the subscription has asked for messages.
+// awaitPoll waits until the subscription has asked for messages.
 func (f *fake) awaitPoll() {
 	for f.wire.Calls("ReceiveMessage") == 0 {
 		time.Sleep(10 * time.Millisecond) // virtual
