@@ -32,6 +32,7 @@ func (w *Work) LogValue() slog.Value {
 // Accepted is a response to Work that accepts it.
 type Accepted struct{}
 
+// What Ask's attempts fail with, besides what the actor responds.
 var (
 	// ErrAskTimeout: the actor that was asked hasn't responded in time. What it
 	// responds later is ignored.
