@@ -237,7 +237,8 @@ type laneCrashed struct {
 // report of the run before the one that crashed: A1's success would be heard
 // after A2's panic. So the failure goes to the end of the router's mailbox.
 func (r *router) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, child *actor.PID, _ *actor.RestartStatistics, reason, _ any) {
-	r.t.send(r.t.router, &laneCrashed{sup: sup, child: child, reason: reason})
+	// A lane's factory may fail before the subscription has noted our address.
+	r.t.send(r.ctx.Self(), &laneCrashed{sup: sup, child: child, reason: reason})
 }
 
 // crashed handles a lane's failure. A handler's panic or Goexit is a failed
