@@ -17,7 +17,7 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
-// The link dies while A1 runs. A1 comes again in the next epoch: it waits until
+// Interleaving 4. The link dies while A1 runs. A1 comes again in the next epoch: it waits until
 // the first has returned, and the first one's success touches nothing of it.
 func TestLinkDiesWhileA1Runs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestSlowKeyDelaysItsLaneOnly(t *testing.T) {
 	}
 }
 
-// A handler ignores its timeout, three times over: its retry starts only after
+// Interleaving 3. A handler ignores its timeout, three times over: its retry starts only after
 // it has returned, with a fresh context; other keys of its lane go on once the
 // lane is replaced.
 func TestHandlerIgnoresItsTimeout(t *testing.T) {

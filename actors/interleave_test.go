@@ -251,8 +251,8 @@ func TestInterleaving10StopDuringAReceive(t *testing.T) {
 	}
 }
 
-// The timer of a parked delivery fires after the delivery was unparked, lost or
-// returned: nothing happens.
+// The timer of a parked delivery fires after the delivery was unparked, lost,
+// returned or dead-lettered: nothing happens.
 func TestInterleaving12TimerOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -260,6 +260,7 @@ func TestInterleaving12TimerOfWhatIsGone(t *testing.T) {
 		act  func(r *rig, pid *actorPID)
 		runs int
 	}{
+		{"dead-lettered", func(r *rig, pid *actorPID) { r.sys.Root.Send(pid, &actors.Unpark{Key: "A"}) }, 2},
 		{"unparked", func(r *rig, pid *actorPID) { r.sys.Root.Send(pid, &actors.Unpark{Key: "A"}) }, 2},
 		{"skipped", func(r *rig, pid *actorPID) { r.sys.Root.Send(pid, &actors.Unpark{Key: "A", Skip: true}) }, 1},
 		{"lost", func(r *rig, _ *actorPID) { r.queue.CutLinks() }, 2},
@@ -271,11 +272,14 @@ func TestInterleaving12TimerOfWhatIsGone(t *testing.T) {
 				var runs trail
 				pid := r.spawn(func(ctx context.Context, d *transport.Delivery) error {
 					runs.add("%s", d.ID)
-					if transport.Attempt(ctx) == 1 {
-						return errBoom
+					switch {
+					case transport.Attempt(ctx) == 1:
+						return supervision.With(errBoom, supervision.Retry(10*time.Second))
+					case c.name == "dead-lettered":
+						return supervision.With(errBoom, supervision.DeadLetter("declined", ""))
 					}
 					return nil
-				}, actors.Options{Dispatch: actors.ByKey(2), Policy: retryEvery(10 * time.Second)})
+				}, actors.Options{Dispatch: actors.ByKey(2)})
 				r.publish(1, "A")
 				time.Sleep(5 * time.Second)
 				if st := r.stats(pid); st.Parked != 1 {
@@ -289,6 +293,9 @@ func TestInterleaving12TimerOfWhatIsGone(t *testing.T) {
 				if c.name == "returned" {
 					r.left(1)
 					return
+				}
+				if n, want := r.dead.Depth(), map[bool]int{true: 1, false: 0}[c.name == "dead-lettered"]; n != want {
+					t.Errorf("%d dead letters, want %d", n, want)
 				}
 				if st := r.stats(pid); st.Held != 0 || st.Parked != 0 {
 					t.Errorf("%d held and %d parked, want none", st.Held, st.Parked)
