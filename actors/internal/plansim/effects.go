@@ -45,6 +45,14 @@ func (w *world) effect(e *plan.Effect) {
 			w.fail("cancel", "everything is cancelled, and no epoch is to end")
 		}
 		w.toCancel = false
+		for i := range w.lanes {
+			if l := &w.lanes[i]; l.cur != nil {
+				l.cur.cancelled = true
+				for _, h := range l.batch {
+					h.cancelled = true
+				}
+			}
+		}
 		w.tell("all are cancelled")
 	case plan.Restart:
 		l := &w.lanes[e.Lane]

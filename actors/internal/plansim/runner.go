@@ -100,6 +100,10 @@ func (w *world) finish(x *runner, o outcome) bool {
 	x.cur = nil
 	w.stop(h)
 	switch {
+	case o == fails && h.live && (h.cancelled || w.draining): // a drain's time may be over
+		w.tell("lane %d: %v gives up", x.lane, h)
+		w.tally[nGaveUp]++
+		w.end(x, plan.VerdictGaveUp)
 	case o >= fails:
 		h.failed = true
 		w.tell("lane %d: %v fails", x.lane, h)

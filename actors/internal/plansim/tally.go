@@ -35,13 +35,14 @@ const (
 	nWaitingCopies
 	nBatches
 	nSplits
+	nGaveUp
 	nTallies
 )
 
 var tallyNames = [nTallies]string{
 	"starts", "failures", "panics", "lapsed", "refused", "epochs", "resets", "voids", "group abandons", "single abandons",
 	"copies", "failed copies", "accepts lost", "rejects", "without target", "without evidence", "retried instead", "pins",
-	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies", "batches", "split batches",
+	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies", "batches", "split batches", "given up",
 }
 
 type tally [nTallies]int
