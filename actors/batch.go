@@ -40,7 +40,7 @@ func BatchSubscription(src transport.Source, h transport.BatchHandler, o *Option
 	if err != nil {
 		return nil, err
 	}
-	if err := opts.batchDefaults(src.Traits()); err != nil {
+	if err := opts.batchDefaults(); err != nil {
 		return nil, err
 	}
 	return opts.props(src, made{batch: h}), nil
@@ -53,7 +53,7 @@ const (
 )
 
 // batchDefaults fills in and checks what only batches have.
-func (o *Options) batchDefaults(traits transport.Traits) error {
+func (o *Options) batchDefaults() error {
 	most := min(maxBatch, o.Credit)
 	if o.Batch == 0 {
 		o.Batch = min(defaultBatch, most)
@@ -61,8 +61,8 @@ func (o *Options) batchDefaults(traits transport.Traits) error {
 	if o.Batch < 1 || o.Batch > most {
 		return &transport.OptionError{Field: "Options.Batch", Value: o.Batch, Want: "must be 1 to 4096 and at most Options.Credit, or a batch could never fill; 0 for 64"}
 	}
-	if traits.LeaseExpires && traits.MaxReceive > 0 {
-		o.Batch = min(o.Batch, traits.MaxReceive)
+	if o.traits.LeaseExpires && o.traits.MaxReceive > 0 {
+		o.Batch = min(o.Batch, o.traits.MaxReceive)
 	}
 	if o.BatchWait == 0 {
 		o.BatchWait = defaultBatchWait
@@ -197,7 +197,7 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 			if observed {
 				r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
 			}
-			r.t.settle(it.D, transport.Outcome{Kind: transport.Accept})
+			r.accept(it.D)
 		}
 	}
 	return elems

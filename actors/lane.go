@@ -304,8 +304,20 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	if r.t.opts.Observer != nil {
 		r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: d, Lane: r.index, Attempt: it.Attempt, Took: since(now)})
 	}
-	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
+	r.accept(d)
 	return plan.VerdictOK, nil
+}
+
+// accept hands over that d is done. A receiver that panics on it is broken, which
+// isn't the message's fault: it fails the subscription, and as d isn't settled it
+// comes again.
+func (r *runner) accept(d *transport.Delivery) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.t.send(r.t.pump, &pumpCrash{part: fmt.Sprintf("lane %d", r.index), value: v, stack: debug.Stack()})
+		}
+	}()
+	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
 }
 
 // gaveUp says that a handler was told to give up, as its lease is gone, its epoch

@@ -222,7 +222,7 @@ const (
 	// EventDeadLetterFailed: a copy failed, it is tried again.
 	EventDeadLetterFailed
 	// EventWaitsForEvidence: a message's attempts are exhausted, but nothing
-	// else has succeeded: it isn't dead-lettered yet.
+	// else has succeeded: it isn't dead-lettered yet. At most one in 10 s.
 	EventWaitsForEvidence
 	// EventOutageBegan and EventOutageEnded: nothing succeeds, lanes only probe.
 	EventOutageBegan

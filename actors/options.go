@@ -124,6 +124,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Observer sees each step of each delivery. Default none.
 	Observer Observer
+
+	traits transport.Traits // what the source told at the start
 }
 
 const (
@@ -197,16 +199,29 @@ func (o *Options) withDefaults(src transport.Source) (Options, error) {
 	if c.Policy == nil {
 		c.Policy = supervision.Default()
 	}
-	traits := src.Traits()
-	if c.Key != nil && traits.GroupsExclusive {
+	if err := c.askTraits(src); err != nil {
+		return c, err
+	}
+	if c.Key != nil && c.traits.GroupsExclusive {
 		return c, &transport.OptionError{Field: "Options.Key", Value: "a function", Want: "must be nil: this broker's groups are exclusive, and two keys of one group couldn't be settled apart; publish with the key as the group instead"}
 	}
-	return c, c.checkDeadLetter(traits)
+	return c, c.checkDeadLetter()
 }
 
-func (o *Options) checkDeadLetter(traits transport.Traits) error {
+// askTraits asks the source, once for all spawns: its traits don't change.
+func (o *Options) askTraits(src transport.Source) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &transport.OptionError{Field: "source", Value: v, Want: "must not panic when it is asked for its Traits"}
+		}
+	}()
+	o.traits = src.Traits()
+	return nil
+}
+
+func (o *Options) checkDeadLetter() error {
 	if o.NativeDeadLetter {
-		if traits.DeadLetter == transport.DeadLetterNone {
+		if o.traits.DeadLetter == transport.DeadLetterNone {
 			return &transport.OptionError{Field: "Options.NativeDeadLetter", Value: true, Want: "must be false: this transport has no dead-letter path of its own; set Options.DeadLetter to a publisher"}
 		}
 		return nil

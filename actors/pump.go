@@ -57,8 +57,10 @@ type (
 	acceptLost   struct{ d *transport.Delivery }
 )
 
-// pumpCrash is the failure of the pump's goroutine. The pump panics with it.
+// pumpCrash is the failure of the pump's goroutine, or of the receiver on somebody
+// else's, which part names. The pump panics with it.
 type pumpCrash struct {
+	part  string
 	value any
 	stack []byte
 }
@@ -77,7 +79,7 @@ func (p *pump) Receive(ctx actor.Context) {
 	case *holdIntake:
 		loop.order(func(o *orders) { o.held = m.on })
 	case *pumpCrash:
-		panic(&CrashError{Name: p.t.opts.Name, Part: "pump", Reason: fmt.Sprintf("%v\n%s", m.value, m.stack)})
+		panic(&CrashError{Name: p.t.opts.Name, Part: m.part, Reason: fmt.Sprintf("%v\n%s", m.value, m.stack)})
 	}
 }
 
@@ -150,7 +152,7 @@ func (l *pumpLoop) run() {
 			stack := debug.Stack()
 			l.abandonEpoch()
 			close(l.closed)
-			l.t.send(l.self, &pumpCrash{value: r, stack: stack})
+			l.t.send(l.self, &pumpCrash{part: "pump", value: r, stack: stack})
 			l.t.send(l.t.subscription, &pumpClosed{})
 			return
 		}
@@ -375,6 +377,11 @@ func (l *pumpLoop) extend(e *epoch) (stop func()) {
 	ended, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
+		defer func() {
+			if v := recover(); v != nil {
+				l.t.send(l.self, &pumpCrash{part: "pump", value: v, stack: debug.Stack()})
+			}
+		}()
 		// Often enough that each lease is asked for while more than a third of it
 		// is left to try again in, and never in step with other processes.
 		every := lim.Lease / 8

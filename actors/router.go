@@ -43,6 +43,7 @@ type router struct {
 	blockedSince int64
 	blocked      bool
 	blockedKey   string
+	evidenceAt   int64 // before then nobody is told again that evidence is missing
 }
 
 // laneRef is what the router knows of a lane.
@@ -428,45 +429,6 @@ func (r *router) decide(f supervision.Failure) (d supervision.Directive) {
 		d = fallback
 	}
 	return d
-}
-
-func (r *router) note(e plan.Effect) {
-	t, it := r.t, e.Item
-	ev := Event{Lane: -1, Count: e.Count}
-	if it != nil {
-		ev.Key, ev.ID, ev.Err = it.D.Key, it.D.ID, r.failureOf(it).err
-	}
-	switch e.Note {
-	case plan.NoteParked:
-		wait := time.Duration(it.Due() - r.now())
-		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: r.failureOf(it).err})
-		return
-	case plan.NoteNoEvidence:
-		ev.Kind = EventWaitsForEvidence
-		ev.Reason = "nothing else has succeeded since this delivery first failed: this looks like an outage, so it is retried and not dead-lettered"
-	case plan.NoteNoTarget:
-		ev.Kind = EventKeyParked
-		ev.Reason = "it should be dead-lettered and Options.DeadLetter is not set: Unpark goes on"
-	case plan.NotePinned:
-		ev.Kind = EventKeyParked
-		ev.Reason = "the policy parks the key after a dead letter: Unpark goes on"
-	case plan.NoteOutageBegan:
-		ev.Kind = EventOutageBegan
-	case plan.NoteOutageEnded:
-		ev.Kind = EventOutageEnded
-	case plan.NoteRetriedInstead:
-		t.log.Warn("keylanes: retried here instead of abandoned, a held successor is too near the queue's receive limit",
-			"subscription", t.opts.Name, "key", ev.Key, "id", ev.ID)
-		return
-	case plan.NoteLapsed:
-		// Nobody may have noticed: the refusal of this settlement gives the
-		// credit back.
-		t.settle(it.D, transport.Outcome{Kind: transport.Return})
-		return
-	default:
-		return
-	}
-	t.event(ev)
 }
 
 func (r *router) unpark(m *Unpark) {

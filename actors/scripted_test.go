@@ -23,6 +23,8 @@ type script struct {
 	receive func(ctx context.Context, r *scriptRcv) ([]*transport.Delivery, error)
 	// settle answers a settlement, by default with r.confirm.
 	settle func(r *scriptRcv, d *transport.Delivery, o transport.Outcome)
+	// extend runs at the start of Extend.
+	extend func()
 	// closing runs at the start of Close, and its error is Close's.
 	closing func(ctx context.Context, r *scriptRcv) error
 
@@ -169,6 +171,9 @@ func (r *scriptRcv) confirm(d *transport.Delivery, o transport.Outcome) {
 }
 
 func (r *scriptRcv) Extend(ds []*transport.Delivery, _ time.Time) {
+	if f := r.s.extend; f != nil {
+		f()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range ds {

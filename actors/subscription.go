@@ -151,7 +151,9 @@ func (s *subscription) Receive(ctx actor.Context) {
 		}
 	case *actor.Restarting:
 		s.hardStop(ctx)
-		s.t.pool.close()
+		if s.t != nil {
+			s.t.pool.close()
+		}
 	default:
 		s.progress(ctx)
 	}
@@ -231,7 +233,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	}
 	s.lives++
 	t := &tree{
-		opts: s.opts, src: s.src, traits: s.src.Traits(), made: s.made, system: ctx.ActorSystem(),
+		opts: s.opts, src: s.src, traits: s.opts.traits, made: s.made, system: ctx.ActorSystem(),
 		log: slog.New(safeLog{s.opts.Logger.Handler()}), pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
 	}
 	t.loop = newPumpLoop(t)
