@@ -28,7 +28,7 @@ func TestPoisonousKeysBesideAHealthyFlow(t *testing.T) {
 				times := map[string]time.Time{}
 				var worst, settled time.Duration
 				begun := time.Now()
-				most := 0
+				most, later := 0, 0 // and of what was published after the first second
 				j := newJournal(healthy)
 				pid := r.spawn(func(_ context.Context, m *transport.Delivery) error {
 					if m.Key[0] == 'p' {
@@ -49,6 +49,9 @@ func TestPoisonousKeysBesideAHealthyFlow(t *testing.T) {
 					}
 					for k, n := range ran {
 						most = max(most, n-published[m.ID][k])
+						if times[m.ID].Sub(begun) > time.Second {
+							later = max(later, n-published[m.ID][k])
+						}
 					}
 					return nil
 				}, actors.Options{Dispatch: d, Policy: supervision.RetryForever(supervision.Backoff{})})
@@ -67,8 +70,11 @@ func TestPoisonousKeysBesideAHealthyFlow(t *testing.T) {
 				}
 				r.await(pid, j.done)
 				t.Logf("the longest wait is %v, and %v after a second; the most runs of one poisonous key before it %d", worst, settled, most)
-				if most > 1 && d.Lanes() == 1 { // else other lanes run them, ahead of nothing
-					t.Errorf("a poisonous key ran %d times ahead of a healthy message", most)
+				// With several lanes others run them, ahead of nothing. In the beginning
+				// all forty are tried once, and each success in between lets one of them
+				// be tried again.
+				if d.Lanes() == 1 && (later > 1 || most > 2) {
+					t.Errorf("a poisonous key ran %d times ahead of a healthy message, and %d times after the first second", most, later)
 				}
 				if worst > (poisonous+1)*takes {
 					t.Errorf("a healthy message waited for %v", worst)
