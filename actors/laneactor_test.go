@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -255,6 +256,11 @@ func churn(t *testing.T, keys int) {
 				}
 			})
 		}, actors.Options{Dispatch: actors.PerKey(4), IdleAfter: time.Millisecond, MaxLanes: 300})
+		if err := actors.AwaitStarted(context.Background(), r.sys.Root, pid); err != nil {
+			t.Fatal(err)
+		}
+		r.stats(pid) // the router has its lanes
+		synctest.Wait()
 		before := actorsIn(r.sys)
 		var heap [2]runtime.MemStats
 		runtime.GC()
