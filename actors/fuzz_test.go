@@ -82,11 +82,14 @@ type fuzz struct {
 	ignores  bool // handlers may ignore their context for long
 	escalate bool // the policy may escalate
 	more     bool // the broker may over-deliver
+	key      int  // which of keyNames' functions finds the keys; 0: none
 	calm     atomic.Bool
+	attached atomic.Bool // a fatal error of Open isn't one of the start any more
 	running  atomic.Int64
 
 	mu   sync.Mutex
 	runs map[string]int // of each message; of each kind of operation
+	dead int            // how many dead letters were looked at
 }
 
 func newFuzz(t *testing.T, seed uint64) *fuzz {
@@ -106,6 +109,12 @@ func newFuzz(t *testing.T, seed uint64) *fuzz {
 	if f.queue.Lease > 0 && d.IntN(2) == 0 {
 		f.queue.Poll = time.Duration(1+d.IntN(2000)) * time.Millisecond
 	}
+	if f.queue.Lease > 0 && d.IntN(4) == 0 {
+		f.queue.LeaseMax = lease * time.Duration(2+d.IntN(8))
+	}
+	if d.IntN(4) == 0 {
+		f.queue.MaxReceives = 2 + d.IntN(10)
+	}
 	f.keys, f.total = 1+d.IntN(8), 20+d.IntN(100)
 	f.wild, f.faulty = d.IntN(50), d.IntN(120)
 	f.more = d.IntN(4) == 0
@@ -121,6 +130,10 @@ func newFuzz(t *testing.T, seed uint64) *fuzz {
 		Observer:    actors.ObserverFunc(f.observe),
 		Logger:      quiet(),
 	}
+	f.opts.NativeDeadLetter = d.IntN(4) == 0
+	if f.key = max(0, d.IntN(6)-2); f.key > 0 && !f.queue.FIFO {
+		f.opts.Key, f.log.Key = f.keyOf, f.keyOf
+	}
 	if d.IntN(2) == 0 {
 		f.opts.HandlerTimeout = time.Duration(1+d.IntN(2000)) * time.Millisecond
 	}
@@ -131,6 +144,31 @@ func newFuzz(t *testing.T, seed uint64) *fuzz {
 		f.opts.StuckAfter = 5 * time.Second
 	}
 	return f
+}
+
+// keyOf is the user's key function: one key for several of the transport's, two
+// keys for each of them, or now and then a panic.
+func (f *fuzz) keyOf(m *transport.Message) string {
+	switch {
+	case f.key == 3 && f.dice("key "+m.ID, 0).IntN(10) == 0:
+		panic("the key function panics")
+	case m.Key == "" || f.key == 3:
+		return m.Key
+	case f.key == 1:
+		return strconv.Itoa(int(m.Key[len(m.Key)-1]) % 3)
+	default:
+		return m.Key + "/" + strconv.Itoa(int(m.Body[0])%2)
+	}
+}
+
+// keyNames are all the names that keyOf gives.
+func (f *fuzz) keyNames() []string {
+	names := []string{"", "0", "1", "2"}
+	for k := range f.keys + 1 {
+		name := "key-" + strconv.Itoa(k)
+		names = append(names, name, name+"/0", name+"/1")
+	}
+	return names
 }
 
 // dice gives random numbers that depend on the seed, on what they are for and on
@@ -150,9 +188,33 @@ func (f *fuzz) again(what string) int {
 }
 
 func (f *fuzz) observe(o actors.Observation) {
-	if o.Kind == actors.ObserveAcceptedAnyway {
+	switch o.Kind {
+	case actors.ObserveAcceptedAnyway:
 		f.log.Record(oracle.AcceptedAnyway, &o.Delivery.Message)
+	case actors.ObserveDeadLettered:
+		if f.opts.NativeDeadLetter {
+			f.log.Record(oracle.DeadLettered, &o.Delivery.Message)
+		}
+	case actors.ObserveStarted:
+		f.moved()
 	}
+}
+
+// moved records what the broker has moved to its dead letters by itself, before
+// anything starts that it handed out since.
+func (f *fuzz) moved() {
+	if f.queue.MaxReceives == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ms := f.r.dead.Messages()
+	for i := f.dead; i < len(ms); i++ {
+		if ms[i].Headers[memory.HeaderReason] == memory.ReasonMaxReceives {
+			f.log.Record(oracle.DeadLettered, &ms[i])
+		}
+	}
+	f.dead = len(ms)
 }
 
 func (f *fuzz) handle(ctx context.Context, dl *transport.Delivery) error {
@@ -246,13 +308,17 @@ func (f *fuzz) reply(op memory.Op) (r memory.Reply) {
 		r.Lost = true
 	case 4:
 		r.CutLink = true
+	case 5:
+		if op.Kind == memory.OpOpen && f.attached.Load() {
+			r.Err = &transport.FatalError{Op: "open", Fix: "wait", Err: errors.New("no such queue")}
+		}
 	}
 	return r
 }
 
 // run is the whole story.
 func (f *fuzz) run() {
-	f.r = newRig(f.t, &f.queue)
+	f.r = f.rig()
 	f.r.queue.SetFault(f.reply)
 	f.r.dead.SetFault(f.reply)
 	f.opts.DeadLetter = f.log.DeadLetter(f.r.dead.Publisher())
@@ -273,6 +339,7 @@ func (f *fuzz) run() {
 	pid = f.rest(pid)
 	f.r.drain(pid)
 	f.r.left(0)
+	f.moved()
 	rules := oracle.Rules{
 		Unordered:   f.queue.Shuffle,
 		Overlapping: f.opts.Dispatch.String()[0] == 'w',
@@ -283,14 +350,48 @@ func (f *fuzz) run() {
 	if !f.more {
 		rules.Credit = f.opts.Credit
 	}
-	if err := f.log.Check(rules).Err(); err != nil {
+	verdict := f.log.Check(rules)
+	if f.key == 3 || f.queue.MaxReceives > 0 { // no run has failed of what has no key, or what the broker moved
+		delete(verdict.Counts, oracle.Unseen)
+	}
+	if err := verdict.Err(); err != nil {
 		f.t.Error(err)
 	}
 	if f.t.Failed() {
 		f.t.Logf("%v, credit %d, timeout %v, stuck after %v, %d keys, queue %+v", f.opts.Dispatch, f.opts.Credit,
 			f.opts.HandlerTimeout, f.opts.StuckAfter, f.keys, f.queue)
+		f.t.Logf("native dead letters %v, key function %d, queue's dead letters %v", f.opts.NativeDeadLetter, f.key, f.queue.MaxReceives)
 		f.t.Logf("again: KEYLANES_FUZZ_SEED=%d go test -race -run '^TestFuzz$' ./actors", f.seed)
 	}
+}
+
+// rig makes the queues, which may be each other's dead letters.
+func (f *fuzz) rig() *rig {
+	b := memory.New(nil)
+	dead, err := b.Queue("orders.dead", nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if f.opts.NativeDeadLetter || f.queue.MaxReceives > 0 {
+		f.queue.DeadLetter = dead
+	}
+	q, err := b.Queue("orders", &f.queue)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { time.Sleep(10 * time.Millisecond) }) // see newRig
+	r := &rig{t: f.t, queue: q, dead: dead, sys: system()}
+	r.sys.EventStream.Subscribe(func(m any) {
+		if e, ok := m.(*actors.Event); ok {
+			switch e.Kind {
+			case actors.EventAttached:
+				f.attached.Store(true)
+			case actors.EventStopped:
+				f.attached.Store(false)
+			}
+		}
+	})
+	return r
 }
 
 // publish sends everything, bit by bit. The faults of the queue's publishing are
@@ -365,10 +466,9 @@ func (f *fuzz) step(pid *actorPID) *actorPID {
 }
 
 func (f *fuzz) unpark(pid *actorPID, skip bool) {
-	for k := range f.keys + 1 { // keys count from 1
-		f.r.sys.Root.Send(pid, &actors.Unpark{Key: "key-" + strconv.Itoa(k), Skip: skip})
+	for _, name := range f.keyNames() {
+		f.r.sys.Root.Send(pid, &actors.Unpark{Key: name, Skip: skip})
 	}
-	f.r.sys.Root.Send(pid, &actors.Unpark{Skip: skip})
 }
 
 // rest waits until the queue is empty.
