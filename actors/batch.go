@@ -168,6 +168,12 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 	if err != nil && each == nil && len(ds) > 1 {
 		return append(elems, failWhole(run, element{})...)
 	}
+	var confirm []confirmation
+	defer func() {
+		for _, c := range confirm {
+			r.confirmed(c.d, c.ch)
+		}
+	}()
 	end, at := time.Now(), 0
 	for i, it := range run.Items[:run.Finished] {
 		if run.Results[i] != plan.VerdictOK { // it didn't start
@@ -197,7 +203,9 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 			if observed {
 				r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
 			}
-			r.accept(it.D)
+			if ch := r.accept(it.D); ch != nil {
+				confirm = append(confirm, confirmation{it.D, ch})
+			}
 		}
 	}
 	return elems

@@ -130,6 +130,7 @@ func (e *epoch) Settled(d *transport.Delivery, o transport.Outcome, err error) {
 	if e.takeCopied(d) && err != nil {
 		e.t.send(e.t.router, &acceptLost{d: d})
 	}
+	e.t.confirmations.reported(d)
 }
 
 // Lost implements transport.Sink.
@@ -137,6 +138,7 @@ func (e *epoch) Lost(ds []*transport.Delivery, err error) {
 	e.t.counts.lost.Add(uint64(len(ds)))
 	for _, d := range ds {
 		e.ended(d)
+		e.t.confirmations.reported(d)
 		e.t.observe(Observation{Kind: ObserveLost, Delivery: d, Lane: -1, Err: err})
 	}
 	e.t.send(e.t.router, &lost{ds: ds, err: err})

@@ -304,20 +304,26 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	if r.t.opts.Observer != nil {
 		r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: d, Lane: r.index, Attempt: it.Attempt, Took: since(now)})
 	}
-	r.accept(d)
+	r.confirmed(d, r.accept(d))
 	return plan.VerdictOK, nil
 }
 
 // accept hands over that d is done. A receiver that panics on it is broken, which
 // isn't the message's fault: it fails the subscription, and as d isn't settled it
-// comes again.
-func (r *runner) accept(d *transport.Delivery) {
+// comes again. What it gives is closed when the broker has it, nil when nobody is to
+// wait for that.
+func (r *runner) accept(d *transport.Delivery) (ch <-chan struct{}) {
 	defer func() {
 		if v := recover(); v != nil {
 			r.t.send(r.t.pump, &pumpCrash{part: fmt.Sprintf("lane %d", r.index), value: v, stack: debug.Stack()})
 		}
 	}()
+	if r.t.opts.SettleBeforeNext && r.t.opts.Dispatch.mode != plan.Workers {
+		r.at.Store(nil) // the attempt is over: there is nothing to time out or cancel
+		ch = r.t.confirmations.expect(d)
+	}
 	r.t.settle(d, transport.Outcome{Kind: transport.Accept})
+	return ch
 }
 
 // gaveUp says that a handler was told to give up, as its lease is gone, its epoch

@@ -113,6 +113,14 @@ type Options struct {
 	MaxLanes int
 	// Middleware wraps the handler, the first listed outermost.
 	Middleware []transport.Middleware
+	// SettleBeforeNext starts a key's next delivery only when the broker has
+	// confirmed the accept of the one before, or has refused it. By default it
+	// starts as soon as the accept is on its way; should that be lost, the message
+	// comes again after its successor, as a duplicate. The lane waits meanwhile, a
+	// round trip for each delivery, and on SQS up to 10 ms for a call to fill.
+	// Under AMQP an accept has no confirmation: it counts as confirmed when it was
+	// written. Workers has no order, and ignores it.
+	SettleBeforeNext bool
 	// DeadLetter is where dead letters are copied to. The subscription doesn't
 	// close it.
 	DeadLetter transport.Publisher

@@ -37,7 +37,8 @@ type tree struct {
 	runnable, inbound atomic.Int64
 	wake              chan struct{}
 
-	runners runners
+	runners       runners
+	confirmations confirmations
 	// ignoring counts cancelled handlers that haven't returned.
 	ignoring atomic.Int64
 	counts   counts
@@ -105,6 +106,7 @@ func (t *tree) settle(d *transport.Delivery, o transport.Outcome) {
 	if e == nil || e.id.Load() != d.Epoch {
 		t.counts.settleFailed.Add(1)
 		t.observe(Observation{Kind: ObserveSettleFailed, Delivery: d, Lane: -1, Err: errEpochOver(d.Epoch)})
+		t.confirmations.reported(d)
 		return
 	}
 	e.settle(d, o)
