@@ -128,11 +128,37 @@ func Limit(attempts int, then Directive, p Policy) Policy {
 			if f.Attempt < max(attempts, 1) || d.Action != ActionRetry || d.Uncounted {
 				return d
 			}
-			t := then
-			if t.Action == ActionDeadLetter {
-				t.Exhausted, t.After = true, d.After
+			return exhaust(then, d, f)
+		},
+	}
+}
+
+// exhaust is then, instead of the retry d.
+func exhaust(then, d Directive, f Failure) Directive {
+	if then.Action == ActionDeadLetter {
+		then.Exhausted, then.After = true, d.After
+	}
+	return described(then, f)
+}
+
+// CrashLimit asks p, and orders then instead of a retry where the broker has
+// handed the message out hands times before, or more often
+// (Failure.BrokerCount). It is for processes that go down so often, perhaps by
+// that very message, that Attempt never adds up; but it decides only about a
+// failure that this process has seen. Brokers count lost links, returns or stops
+// as well, so hands should be well above what those add up to. Where the count is
+// unknown, p alone decides. Everything else is as with Limit; hands below 1 count
+// as 1.
+func CrashLimit(hands int, then Directive, p Policy) Policy {
+	must("CrashLimit", p)
+	return composed{
+		dead: then.Action == ActionDeadLetter || mayDeadLetter(p),
+		decide: func(f Failure) Directive {
+			d := p.Decide(f)
+			if f.BrokerCount < max(hands, 1) || d.Action != ActionRetry || d.Uncounted {
+				return d
 			}
-			return described(t, f)
+			return exhaust(then, d, f)
 		},
 	}
 }

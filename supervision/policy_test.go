@@ -70,6 +70,13 @@ func TestDecide(t *testing.T) {
 		{"Limit leaves another decision alone", Limit(1, dead, silent), failure(9), AcceptAnyway()},
 		{"Limit leaves a dead-letter alone: not exhausted", Limit(1, dead, Always(DeadLetter("bad", "as such"))), failure(9), DeadLetter("bad", "as such")},
 		{"Limit doesn't look at the broker's count", Limit(3, dead, retry), failure(1).brokerCount(1000), Retry(s)},
+		{"CrashLimit, below", CrashLimit(3, dead, retry), failure(9).brokerCount(2), Retry(s)},
+		{"CrashLimit, reached", CrashLimit(3, dead, retry), failure(1).brokerCount(3), exhausted("too often", "boom", s)},
+		{"CrashLimit, unknown count", CrashLimit(1, dead, retry), failure(9), Retry(s)},
+		{"CrashLimit 0 counts as 1: a first hand-out never crashed", CrashLimit(0, dead, retry), failure(1).brokerCount(0), Retry(s)},
+		{"CrashLimit, uncounted retries don't exhaust", CrashLimit(3, dead, Always(RetryUncounted(s))), failure(1).brokerCount(3), RetryUncounted(s)},
+		{"CrashLimit leaves another decision alone", CrashLimit(3, dead, silent), failure(1).brokerCount(3), AcceptAnyway()},
+		{"CrashLimit, then another action", CrashLimit(3, Escalate(), retry), failure(1).brokerCount(3), Escalate()},
 		{"Limit in Limit, below both", Limit(5, Escalate(), Limit(3, dead, retry)), failure(2), Retry(s)},
 		{"Limit in Limit: the inner decides first", Limit(5, Escalate(), Limit(3, dead, retry)), failure(9), exhausted("too often", "boom", s)},
 
@@ -176,6 +183,9 @@ func TestMayDeadLetter(t *testing.T) {
 		{"Always, a dead-letter", dead, true},
 		{"Limit, then a dead-letter", Limit(3, DeadLetter("bad", ""), retry), true},
 		{"Limit, then an abandon", Limit(3, Abandon(0), retry), false},
+		{"CrashLimit, then a dead-letter", CrashLimit(3, DeadLetter("bad", ""), retry), true},
+		{"CrashLimit, then an abandon", CrashLimit(3, Abandon(0), retry), false},
+		{"CrashLimit of a policy that may", CrashLimit(3, Abandon(0), dead), true},
 		{"Limit of a policy that may", Limit(3, Abandon(0), dead), true},
 		{"Limit of a policy that doesn't say", Limit(3, Abandon(0), silent), true},
 		{"On, neither", On[*busyError](retry, retry), false},
@@ -203,6 +213,7 @@ func TestCombinatorsRefuseNil(t *testing.T) {
 	t.Parallel()
 	retry := Always(Retry(1))
 	for name, build := range map[string]func() Policy{
+		"CrashLimit":        func() Policy { return CrashLimit(1, Escalate(), nil) },
 		"Limit":             func() Policy { return Limit(1, Escalate(), nil) },
 		"On":                func() Policy { return On[*busyError](nil, retry) },
 		"On, otherwise":     func() Policy { return On[*busyError](retry, nil) },
