@@ -6,6 +6,33 @@ import (
 	"github.com/keylanes/keylanes/transport"
 )
 
+const (
+	abandonFloorMin = 10 * time.Millisecond
+	abandonFloorMax = 30 * time.Second
+)
+
+// abandonFloor is how long it is kept at least, or held back by the broker, before
+// it goes round alone or with its group. A message that comes back to the host that has abandoned
+// it would otherwise go round as fast as the broker can hand it out. The first
+// time it goes at once, if its id will tell that it was here.
+func (p *Planner) abandonFloor(it *Item, failures int) time.Duration {
+	if p.abandonKind(it) == transport.AbandonReset {
+		return 0 // resets keep a distance of their own
+	}
+	if failures <= 1 && it.D.ID != "" && !it.dir.Uncounted {
+		return 0
+	}
+	return min(abandonFloorMin<<min(max(failures-2, 0), 20), abandonFloorMax)
+}
+
+// abandonKind is how it is abandoned.
+func (p *Planner) abandonKind(it *Item) transport.AbandonKind {
+	if it.k == nil || !p.cfg.Traits.Ordered {
+		return transport.AbandonSingle
+	}
+	return p.cfg.Traits.Abandon
+}
+
 // abandon gives it back to the broker as failed, the way that keeps its key's
 // order.
 func (p *Planner) abandon(it *Item) {
@@ -13,11 +40,7 @@ func (p *Planner) abandon(it *Item) {
 	if p.cfg.Traits.AbandonDelay {
 		out.Delay = it.dir.After
 	}
-	how := p.cfg.Traits.Abandon
-	if it.k == nil || !p.cfg.Traits.Ordered {
-		how = transport.AbandonSingle
-	}
-	switch how {
+	switch p.abandonKind(it) {
 	case transport.AbandonGroup:
 		p.abandonGroup(it, out)
 	case transport.AbandonReset:

@@ -404,8 +404,9 @@ func (p *Planner) Decide(now int64, it *Item, d supervision.Directive) []Effect 
 		p.emit(Effect{Kind: Settle, Item: it, Outcome: transport.Outcome{Kind: transport.Accept}})
 		p.decided(it)
 	case supervision.ActionAbandon:
-		if !p.cfg.Traits.AbandonDelay && d.After > 0 {
-			p.wait(it, AbandonWait, p.now+int64(d.After))
+		it.dir.After = max(d.After, p.abandonFloor(it, failures))
+		if !p.cfg.Traits.AbandonDelay && it.dir.After > 0 {
+			p.wait(it, AbandonWait, p.now+int64(it.dir.After))
 		} else {
 			p.abandon(it)
 		}
