@@ -60,3 +60,33 @@ func TestLeaseEnding(t *testing.T) {
 		}
 	})
 }
+
+// A keyless message that outlives the ceiling of its lease comes again while its
+// handler, which doesn't listen, still runs: the copy waits for its return.
+func TestCopyWaitsAtTheCeiling(t *testing.T) {
+	for _, d := range []actors.Dispatch{actors.PerKey(2), actors.ByKey(2), actors.Workers(2)} {
+		t.Run(d.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, &memory.QueueOptions{Shuffle: true, CountsOnReturn: true, Lease: time.Second, LeaseMax: 4 * time.Second})
+				var steps trail
+				done := make(chan struct{})
+				pid := r.spawn(func(_ context.Context, d *transport.Delivery) error {
+					steps.add("start %d", d.Count)
+					if d.Count == 0 {
+						time.Sleep(6 * time.Second)
+					}
+					steps.add("end %d", d.Count)
+					if d.Count > 0 {
+						close(done)
+					}
+					return nil
+				}, actors.Options{Dispatch: d})
+				r.publish(1, "")
+				r.await(pid, done)
+				steps.want(t, "start 0", "end 0", "start 1", "end 1")
+				r.drain(pid)
+				r.left(0)
+			})
+		})
+	}
+}

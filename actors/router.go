@@ -138,7 +138,7 @@ func (r *router) Receive(ctx actor.Context) {
 		r.forgetTries()
 	case *leasesEnding:
 		r.t.runners.endLeases(m.ds)
-		r.apply(nil)
+		r.apply(r.planner.Ending(r.now(), m.ds))
 	case *acceptLost:
 		r.planner.AcceptLost(m.d)
 	case *attachedLimits:

@@ -183,6 +183,8 @@ func (p *Planner) take(r *Run, it *Item, k *key) {
 	r.N++
 	if k != nil {
 		k.lent++
+	} else if it.ending {
+		p.fence(it)
 	}
 }
 
@@ -327,6 +329,7 @@ func (p *Planner) takeBackFrom(r *Run, n int) {
 			it.k.lent--
 		}
 		it.state, it.run = Queued, nil
+		p.unfence(it)
 		p.queueFront(it)
 		if k := it.k; k != nil && k.in != nil {
 			// The key hasn't had its turn after all. Else keys that fail at once

@@ -67,6 +67,8 @@ type Item struct {
 	*trouble     // nil until the first failure
 	state        State
 	lost         bool // the lease is gone
+	ending       bool // the lease may be gone at any time, and nobody says so
+	fenced       bool // it counts among what fences its key, or its copies
 	alone        bool // in a batch: it runs alone, since one that it was in failed
 }
 

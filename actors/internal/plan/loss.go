@@ -175,8 +175,28 @@ type copies struct {
 	waiting []*Item
 }
 
+// Ending says that the leases of ds will lapse without a word, since nobody asks
+// to extend them any more. A keyless message of them may come again while its
+// handler runs: the copy waits, as after a loss. What has a key waits for that.
+func (p *Planner) Ending(now int64, ds []*transport.Delivery) []Effect {
+	p.begin(now)
+	for it := p.oldest; it != nil; it = it.newer {
+		if it.k == nil && slices.Contains(ds, it.D) {
+			it.ending = true
+			if it.state == Lent {
+				p.fence(it)
+			}
+		}
+	}
+	return p.end()
+}
+
 // fence keeps the key of an item that may still run from starting anything.
 func (p *Planner) fence(it *Item) {
+	if it.fenced {
+		return
+	}
+	it.fenced = true
 	p.fencesN++
 	if k := it.k; k != nil {
 		p.bar(k, func() { k.fences++ })
@@ -196,6 +216,10 @@ func (p *Planner) fence(it *Item) {
 
 // unfence undoes fence when the item's handler has returned.
 func (p *Planner) unfence(it *Item) {
+	if !it.fenced {
+		return
+	}
+	it.fenced = false
 	p.fencesN--
 	if k := it.k; k != nil {
 		p.bar(k, func() { k.fences-- })

@@ -302,7 +302,7 @@ func (p *Planner) stuckEnded(r *Run) {
 
 // letGo takes an item from the lane that had claimed it.
 func (p *Planner) letGo(it *Item) {
-	fences := it.lost
+	fences := it.lost || it.ending
 	if it.state == Stuck {
 		p.stuckN--
 		it.state, fences = Lent, true
