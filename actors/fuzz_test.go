@@ -337,7 +337,10 @@ func (f *fuzz) run() {
 	// when the link ends.
 	f.r.queue.CutLinks()
 	pid = f.rest(pid)
-	f.r.drain(pid)
+	// What the policy stopped for may have been moved to the dead letters since.
+	if err := actors.Drain(context.Background(), f.r.sys.Root, pid); err != nil && !errors.Is(err, actors.ErrNotRunning) {
+		f.t.Errorf("drain: %v", err)
+	}
 	f.r.left(0)
 	f.moved()
 	rules := oracle.Rules{
