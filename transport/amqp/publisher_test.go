@@ -162,7 +162,7 @@ func TestPublishUnconfirmed(t *testing.T) {
 	})
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()
-		p := newPublisher(t, "amqp://127.0.0.1:1", "q", &amqp.PublisherOptions{RetryFor: 200 * time.Millisecond})
+		p := newPublisher(t, "amqp://127.0.0.1:1", "q", &amqp.PublisherOptions{RetryFor: 2 * time.Second})
 		err := p.Publish(context.Background(), numbered(2)...)
 		var pe *transport.PublishError
 		var e *amqp.Error
