@@ -131,6 +131,10 @@ func newFuzz(t *testing.T, seed uint64) *fuzz {
 		Logger:      quiet(),
 	}
 	f.opts.NativeDeadLetter = d.IntN(4) == 0
+	if d.IntN(4) == 0 {
+		f.opts.Batch, f.opts.Middleware = 1+d.IntN(min(8, f.opts.Credit)), nil
+		f.opts.BatchWait = time.Duration(1+d.IntN(500)) * time.Millisecond
+	}
 	if f.key = max(0, d.IntN(6)-2); f.key > 0 && !f.queue.FIFO {
 		f.opts.Key, f.log.Key = f.keyOf, f.keyOf
 	}
@@ -253,6 +257,54 @@ func (f *fuzz) handle(ctx context.Context, dl *transport.Delivery) error {
 	return nil
 }
 
+// orderKey is the key by which the subscription keeps d's order, "" for none.
+func (f *fuzz) orderKey(d *transport.Delivery) string {
+	switch {
+	case f.opts.Dispatch == actors.Sequential():
+		return "all"
+	case f.opts.Dispatch.String()[0] == 'w':
+		return ""
+	case f.opts.Key != nil: // it doesn't panic: what it panicked on isn't handled
+		return f.opts.Key(&d.Message)
+	default:
+		return d.Key
+	}
+}
+
+// handleBatch works on one element after the other, and stops a key at its first
+// failure. Now and then a failure is the whole batch's; a panic always is.
+func (f *fuzz) handleBatch(ctx context.Context, ds []*transport.Delivery) error {
+	errs, failed := make([]error, len(ds)), map[string]bool{}
+	one := func(d *transport.Delivery) error {
+		run, end := f.log.Start(&d.Message, transport.Attempt(ctx)), oracle.Panicked
+		defer func() { run.End(end) }()
+		err := f.handle(ctx, d)
+		if end = oracle.Succeeded; err != nil {
+			end = oracle.Failed
+		}
+		return err
+	}
+	for i, d := range ds {
+		key := f.orderKey(d)
+		if failed[key] {
+			errs[i] = errors.New("one before it has failed")
+			continue
+		}
+		if errs[i] = one(d); errs[i] != nil {
+			failed[key] = key != ""
+			if f.dice("batch "+d.ID, f.again("batch "+d.ID)).IntN(3) == 0 {
+				return errs[i]
+			}
+		}
+	}
+	for _, err := range errs {
+		if err != nil {
+			return &transport.BatchError{Errs: errs}
+		}
+	}
+	return nil
+}
+
 func (f *fuzz) decide(fl supervision.Failure) supervision.Directive {
 	d := f.dice("policy "+fl.Message.ID, f.again("policy "+fl.Message.ID))
 	after := time.Duration(d.IntN(2000)) * time.Millisecond
@@ -363,7 +415,7 @@ func (f *fuzz) run() {
 	if f.t.Failed() {
 		f.t.Logf("%v, credit %d, timeout %v, stuck after %v, %d keys, queue %+v", f.opts.Dispatch, f.opts.Credit,
 			f.opts.HandlerTimeout, f.opts.StuckAfter, f.keys, f.queue)
-		f.t.Logf("native dead letters %v, key function %d, queue's dead letters %v", f.opts.NativeDeadLetter, f.key, f.queue.MaxReceives)
+		f.t.Logf("batches of %d, native dead letters %v, key function %d, queue's dead letters %v", f.opts.Batch, f.opts.NativeDeadLetter, f.key, f.queue.MaxReceives)
 		f.t.Logf("again: KEYLANES_FUZZ_SEED=%d go test -race -run '^TestFuzz$' ./actors", f.seed)
 	}
 }
@@ -418,6 +470,13 @@ func (f *fuzz) publish(done chan<- struct{}) {
 }
 
 func (f *fuzz) spawn() *actorPID {
+	if f.opts.Batch > 0 {
+		props, err := actors.BatchSubscription(f.log.Source(f.r.queue.Source()), transport.BatchHandlerFunc(f.handleBatch), &f.opts)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return f.r.sys.Root.Spawn(props)
+	}
 	return f.r.spawnOn(f.log.Source(f.r.queue.Source()), f.handle, f.opts)
 }
 
