@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/keylanes/keylanes/actors"
@@ -43,6 +44,7 @@ func TestLoggerPanics(t *testing.T) {
 				}, o)
 				r.publish(0, manyKeys(n, 5)...)
 				r.await(pid, j.done)
+				synctest.Wait() // else the last accept may still be on its way
 				r.queue.CutLinks()
 				time.Sleep(time.Minute)
 				r.drain(pid)
