@@ -33,7 +33,7 @@ import (
 //
 // Everything else is as with Subscription.
 func BatchSubscription(src transport.Source, h transport.BatchHandler, o *Options) (*actor.Props, error) {
-	if h == nil {
+	if isNil(h) {
 		return nil, &transport.OptionError{Field: "handler", Value: "nil", Want: "must be a transport.BatchHandler, such as a transport.BatchHandlerFunc"}
 	}
 	opts, err := o.withDefaults(src)

@@ -61,6 +61,25 @@ func TestOptionBounds(t *testing.T) {
 		"key function":         {func(o *actors.Options) { o.Key = func(*transport.Message) string { return "" } }, "Options.Key", "a function", "groups are exclusive"},
 		"idle too short":       {span(func(o *actors.Options) *time.Duration { return &o.IdleAfter }, 1), "Options.IdleAfter", "1ns", "1ms to 24h"},
 		"lanes below credit":   {func(o *actors.Options) { o.MaxLanes, o.Credit = 99, 100 }, "Options.MaxLanes", "99", "at least Options.Credit"},
+		"lanes negative":       {func(o *actors.Options) { o.MaxLanes = -1 }, "Options.MaxLanes", "-1", "at least Options.Credit"},
+		"lanes most":           {func(o *actors.Options) { o.MaxLanes = 10_000_000 }, "", "", ""},
+		"lanes too many":       {func(o *actors.Options) { o.MaxLanes = 10_000_001 }, "Options.MaxLanes", "10000001", "at most 10000000"},
+		"nil observer func":    {func(o *actors.Options) { o.Observer = actors.ObserverFunc(nil) }, "Options.Observer", "nil", "or nil for none"},
+		"workers most":         {func(o *actors.Options) { o.Dispatch = actors.Workers(4096) }, "", "", ""},
+		"workers too many":     {func(o *actors.Options) { o.Dispatch = actors.Workers(4097) }, "Options.Dispatch", "workers(4097)", "1 to 4096"},
+		"perkey most":          {func(o *actors.Options) { o.Dispatch = actors.PerKey(4096) }, "", "", ""},
+		"perkey too many":      {func(o *actors.Options) { o.Dispatch = actors.PerKey(4097) }, "Options.Dispatch", "perkey(4097)", "1 to 4096"},
+		"stop least":           {span(stop, time.Millisecond), "", "", ""},
+		"stop most":            {span(stop, day), "", "", ""},
+		"stuck least":          {span(stuck, time.Millisecond), "", "", ""},
+		"stuck most":           {span(stuck, day), "", "", ""},
+		"stuck too long":       {span(stuck, day+1), "Options.StuckAfter", "24h", "1ms to 24h"},
+		"blocked least":        {span(blocked, time.Millisecond), "", "", ""},
+		"blocked most":         {span(blocked, day), "", "", ""},
+		"blocked too long":     {span(blocked, day+1), "Options.BlockedFor", "24h", "1ms to 24h"},
+		"idle least":           {span(func(o *actors.Options) *time.Duration { return &o.IdleAfter }, time.Millisecond), "", "", ""},
+		"idle most":            {span(func(o *actors.Options) *time.Duration { return &o.IdleAfter }, day), "", "", ""},
+		"idle too long":        {span(func(o *actors.Options) *time.Duration { return &o.IdleAfter }, day+1), "Options.IdleAfter", "24h", "1ms to 24h"},
 		"lanes as credit":      {func(o *actors.Options) { o.MaxLanes, o.Credit = 100, 100 }, "", "", ""},
 		"lanes for all credit": {func(o *actors.Options) { o.Credit = 100_000 }, "", "", ""},
 		"batch with a handler": {func(o *actors.Options) { o.Batch = 1 }, "Options.Batch", "1", "BatchSubscription"},
@@ -88,6 +107,13 @@ func TestOptionBounds(t *testing.T) {
 		t.Parallel()
 		_, err := actors.Subscription(nil, nil, nil)
 		wantOptionError(t, err, "handler", "nil", "transport.Handler")
+	})
+	t.Run("nil handler function", func(t *testing.T) {
+		t.Parallel()
+		_, err := actors.Subscription(nil, transport.HandlerFunc(nil), nil)
+		wantOptionError(t, err, "handler", "nil", "transport.Handler")
+		_, err = actors.BatchSubscription(nil, transport.BatchHandlerFunc(nil), nil)
+		wantOptionError(t, err, "handler", "nil", "BatchHandler")
 	})
 	t.Run("nil factory", func(t *testing.T) {
 		t.Parallel()

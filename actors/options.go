@@ -108,8 +108,8 @@ type Options struct {
 	IdleAfter time.Duration
 	// MaxLanes is how many keys have their own handler or actor at most, under
 	// PerKey: one more, and the one that was idle for longest goes. At least
-	// Credit, so that there is an idle one; default 10000, or Credit where that
-	// is more.
+	// Credit, so that there is an idle one, and at most 10 million; default 10000,
+	// or Credit where that is more.
 	MaxLanes int
 	// Middleware wraps the handler, the first listed outermost.
 	Middleware []transport.Middleware
@@ -140,6 +140,7 @@ const (
 	maxLanes = 4096
 	// defaultKeyLanes is the default of MaxLanes.
 	defaultKeyLanes = 10_000
+	maxKeyLanes     = 10_000_000
 	maxCredit       = 100_000
 	maxSpan         = 24 * time.Hour
 	// stopGrace bounds how long a stop waits for handlers that were cancelled.
@@ -192,8 +193,11 @@ func (o *Options) withDefaults(src transport.Source) (Options, error) {
 	if c.MaxLanes == 0 {
 		c.MaxLanes = max(defaultKeyLanes, c.Credit)
 	}
-	if c.MaxLanes < c.Credit {
-		return c, &transport.OptionError{Field: "Options.MaxLanes", Value: c.MaxLanes, Want: fmt.Sprintf("must be at least Options.Credit, %d, so that an idle one can always go; or 0 for %d", c.Credit, max(defaultKeyLanes, c.Credit))}
+	if c.MaxLanes < c.Credit || c.MaxLanes > maxKeyLanes {
+		return c, &transport.OptionError{Field: "Options.MaxLanes", Value: c.MaxLanes, Want: fmt.Sprintf("must be at least Options.Credit, %d, so that an idle one can always go, and at most %d; or 0 for %d", c.Credit, maxKeyLanes, max(defaultKeyLanes, c.Credit))}
+	}
+	if c.Observer != nil && isNil(c.Observer) {
+		return c, &transport.OptionError{Field: "Options.Observer", Value: "a nil function", Want: "must be an observer, or nil for none"}
 	}
 	if c.OutageAfter == 0 {
 		c.OutageAfter = 15 * time.Minute

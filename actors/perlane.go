@@ -57,7 +57,7 @@ func PerLane(src transport.Source, f func(Lane) transport.Handler, o *Options) (
 // wrapMade wraps what was made for l. What is wrong with it is the failure of
 // whatever it was made for.
 func (o *Options) wrapMade(h transport.Handler, l Lane) transport.Handler {
-	if h == nil {
+	if isNil(h) {
 		panic(fmt.Errorf("the factory gave no handler for %v", l))
 	}
 	w, err := wrap(h, o.Middleware)

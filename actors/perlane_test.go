@@ -234,9 +234,10 @@ func TestMaxLanes(t *testing.T) {
 // a key its delivery's attempt does.
 func TestPerLaneFactoryFails(t *testing.T) {
 	for name, f := range map[string]func() transport.Handler{
-		"panics":        func() transport.Handler { panic("no state today") },
-		"gives nothing": func() transport.Handler { return nil },
-		"exits":         func() transport.Handler { runtime.Goexit(); return nil },
+		"panics":               func() transport.Handler { panic("no state today") },
+		"gives nothing":        func() transport.Handler { return nil },
+		"gives a nil function": func() transport.Handler { return transport.HandlerFunc(nil) },
+		"exits":                func() transport.Handler { runtime.Goexit(); return nil },
 	} {
 		t.Run(name+"/lane", func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 // with a *StartError, *EscalatedError or *CrashError; when the parent resumes it,
 // it starts afresh, as if restarted.
 func Subscription(src transport.Source, h transport.Handler, o *Options) (*actor.Props, error) {
-	if h == nil {
+	if isNil(h) {
 		return nil, &transport.OptionError{Field: "handler", Value: "nil", Want: "must be a transport.Handler, such as a transport.HandlerFunc"}
 	}
 	opts, err := o.withDefaults(src)
@@ -45,6 +46,16 @@ func (o Options) props(src transport.Source, m made) *actor.Props {
 	return actor.PropsFromProducer(func() actor.Actor { return &subscription{opts: o, src: src, made: m} })
 }
 
+// isNil says whether v is nothing, or a function type's nil: that would panic on
+// each delivery, and so move the whole queue to the dead letters.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Func && r.IsNil()
+}
+
 // wrap calls the middleware, which is the user's code: a panic in it, or a nil
 // handler from it, is an error.
 func wrap(h transport.Handler, ms []transport.Middleware) (wrapped transport.Handler, err error) {
@@ -56,7 +67,7 @@ func wrap(h transport.Handler, ms []transport.Middleware) (wrapped transport.Han
 			err = bad(v, "must not panic when it wraps the handler")
 		}
 	}()
-	if wrapped = transport.Chain(h, ms...); wrapped == nil {
+	if wrapped = transport.Chain(h, ms...); isNil(wrapped) {
 		err = bad("nil", "must give a handler")
 	}
 	return wrapped, err
