@@ -49,6 +49,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, consume c
 	r, err := fly(ctx, c, stderr, consume)
 	if err != nil {
 		fmt.Fprintln(stderr, "flights:", err)
+		var wrong *transport.OptionError
+		if errors.As(err, &wrong) && strings.HasPrefix(wrong.Field, "-") {
+			return exitUsage
+		}
 		return exitFailed
 	}
 	if err := r.print(stdout, c.json); err != nil {
