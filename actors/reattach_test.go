@@ -14,6 +14,26 @@ import (
 
 var errCut = errors.New("cut")
 
+// backedOff checks that opens, at those times, kept to the waits that were told
+// after each, links having lived for lived; and that the waits are those of a
+// backoff that doubles from 100 ms to 30 s, with jitter.
+func backedOff(t *testing.T, at []time.Time, told []actors.Event, lived time.Duration) {
+	t.Helper()
+	if len(at) < 4 || len(told) < len(at)-1 {
+		t.Fatalf("%d opens and %d waits", len(at), len(told))
+	}
+	for i, e := range told {
+		if most := min(100*time.Millisecond<<i, 30*time.Second); e.Wait < 50*time.Millisecond || e.Wait > most {
+			t.Errorf("wait %d is %v, want 50ms to %v", i, e.Wait, most)
+		}
+	}
+	for i := range len(at) - 1 {
+		if gap := at[i+1].Sub(at[i]); gap != told[i].Wait+lived {
+			t.Errorf("open %d comes %v after the one before, and a wait of %v was told", i+1, gap, told[i].Wait)
+		}
+	}
+}
+
 // A source that attaches and loses its link is attached again at growing
 // distances, like one that doesn't attach: whether it hands nothing out, or hands
 // out what then never can be settled. A link that did its work, or lived for a
@@ -24,19 +44,22 @@ func TestLinkOfNoUseBacksOff(t *testing.T) {
 		settles     bool
 		lives       time.Duration
 		waits       bool
-		least, most int // opens in a minute
+		least, most int // opens in a minute, where nothing waits
 	}{
-		// The jitter is random: nine doublings of 100 ms make a minute, a spin thousands.
-		"at once":            {waits: true, least: 3, most: 40},
-		"after a delivery":   {delivers: true, waits: true, least: 3, most: 40},
-		"after a second":     {lives: time.Second, waits: true, least: 3, most: 40},
+		"at once":            {waits: true},
+		"after a delivery":   {delivers: true, waits: true},
+		"after a second":     {lives: time.Second, waits: true},
 		"after a settlement": {delivers: true, settles: true, lives: time.Second, least: 59, most: 61},
 		"after a while":      {lives: 6 * time.Second, least: 10, most: 11},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				r, s := newRig(t, nil), newScript()
-				evs := listen(r.sys)
+				evs, opens := listen(r.sys), &trail{}
+				s.open = func(int) error {
+					opens.add("open")
+					return nil
+				}
 				s.receive = func(ctx context.Context, rcv *scriptRcv) ([]*transport.Delivery, error) {
 					if c.delivers && rcv.credit() > 0 {
 						rcv.mu.Lock()
@@ -61,10 +84,10 @@ func TestLinkOfNoUseBacksOff(t *testing.T) {
 					return context.Cause(ctx)
 				}, actors.Options{})
 				time.Sleep(time.Minute)
-				s.mu.Lock()
-				n := s.opens
-				s.mu.Unlock()
-				if n < c.least || n > c.most {
+				at := opens.when()
+				if c.waits {
+					backedOff(t, at, evs.of(actors.EventDetached), c.lives)
+				} else if n := len(at); n < c.least || n > c.most {
 					t.Errorf("%d opens in a minute, want %d to %d", n, c.least, c.most)
 				}
 				for _, e := range evs.of(actors.EventDetached) {
@@ -82,7 +105,11 @@ func TestLinkOfNoUseBacksOff(t *testing.T) {
 func TestPauseDoesntCutTheBackoffShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, s := newRig(t, nil), newScript()
-		s.open = func(n int) error { return errBoom }
+		evs, opens := listen(r.sys), &trail{}
+		s.open = func(int) error {
+			opens.add("open")
+			return errBoom
+		}
 		pid := r.spawnOn(s, nothing, actors.Options{})
 		for range 600 {
 			time.Sleep(50 * time.Millisecond)
@@ -90,12 +117,7 @@ func TestPauseDoesntCutTheBackoffShort(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			r.request(pid, &actors.Resume{})
 		}
-		s.mu.Lock()
-		n := s.opens
-		s.mu.Unlock()
-		if n < 4 || n > 14 {
-			t.Errorf("%d opens in a minute, want 4 to 14", n)
-		}
+		backedOff(t, opens.when(), evs.of(actors.EventAttachFailed), 0)
 		start := time.Now()
 		r.drain(pid)
 		if took := time.Since(start); took != 0 {

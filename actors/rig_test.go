@@ -85,6 +85,13 @@ func (r *trail) all() []string {
 	return slices.Clone(r.steps)
 }
 
+// when is when each step happened.
+func (r *trail) when() []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.times)
+}
+
 // at is when step happened first; the zero time when it hasn't.
 func (r *trail) at(step string) time.Time {
 	r.mu.Lock()
