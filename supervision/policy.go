@@ -121,24 +121,25 @@ func RetryForever(b Backoff) Policy { return b }
 // text where then has no description. attempts below 1 count as 1.
 func Limit(attempts int, then Directive, p Policy) Policy {
 	must("Limit", p)
+	return limit(attempts, func(f Failure) int { return f.Attempt }, then, p)
+}
+
+// limit orders then instead of p's counted retries, once count is at least most.
+func limit(most int, count func(Failure) int, then Directive, p Policy) Policy {
 	return composed{
 		dead: then.Action == ActionDeadLetter || mayDeadLetter(p),
 		decide: func(f Failure) Directive {
 			d := p.Decide(f)
-			if f.Attempt < max(attempts, 1) || d.Action != ActionRetry || d.Uncounted {
+			if count(f) < max(most, 1) || d.Action != ActionRetry || d.Uncounted {
 				return d
 			}
-			return exhaust(then, d, f)
+			t := then
+			if t.Action == ActionDeadLetter {
+				t.Exhausted, t.After = true, d.After
+			}
+			return described(t, f)
 		},
 	}
-}
-
-// exhaust is then, instead of the retry d.
-func exhaust(then, d Directive, f Failure) Directive {
-	if then.Action == ActionDeadLetter {
-		then.Exhausted, then.After = true, d.After
-	}
-	return described(then, f)
 }
 
 // CrashLimit asks p, and orders then instead of a retry where the broker has
@@ -151,16 +152,7 @@ func exhaust(then, d Directive, f Failure) Directive {
 // as 1.
 func CrashLimit(hands int, then Directive, p Policy) Policy {
 	must("CrashLimit", p)
-	return composed{
-		dead: then.Action == ActionDeadLetter || mayDeadLetter(p),
-		decide: func(f Failure) Directive {
-			d := p.Decide(f)
-			if f.BrokerCount < max(hands, 1) || d.Action != ActionRetry || d.Uncounted {
-				return d
-			}
-			return exhaust(then, d, f)
-		},
-	}
+	return limit(hands, func(f Failure) int { return f.BrokerCount }, then, p)
 }
 
 // On asks then for a failure whose error is, or wraps, an E, and otherwise for
