@@ -291,10 +291,11 @@ func (q *queue) pick(n int, now time.Time) []*message {
 	stopped := map[string]bool{}
 	if q.fifo { // a group with anything in flight is blocked, but for its head
 		for _, m := range q.ms {
-			if m.gone || now.Before(m.visibleAt) {
-				if !m.gone {
-					stopped[m.e.MessageGroupID] = true // nothing behind it is handed out
-				}
+			if m.gone {
+				continue
+			}
+			if now.Before(m.visibleAt) {
+				stopped[m.e.MessageGroupID] = true // nothing behind it is handed out
 				continue
 			}
 			if len(stopped) == len(q.groups) {

@@ -4,7 +4,7 @@ package sqsfake
 // of thousands of them cost little.
 type store struct {
 	ms     []*message
-	gone   int // of ms, those that were removed
+	holes  int // of ms, those that were removed
 	byID   map[string]*message
 	groups map[string][]*message
 }
@@ -25,7 +25,7 @@ func (s *store) add(m *message) {
 func (s *store) remove(m *message) {
 	m.gone = true
 	delete(s.byID, m.id)
-	s.gone++
+	s.holes++
 	if g := m.e.MessageGroupID; len(s.groups[g]) > 0 {
 		ms := s.groups[g]
 		for len(ms) > 0 && ms[0].gone {
@@ -35,13 +35,13 @@ func (s *store) remove(m *message) {
 			delete(s.groups, g)
 		}
 	}
-	if s.gone > len(s.ms)/2 {
-		left := make([]*message, 0, len(s.ms)-s.gone)
+	if s.holes > len(s.ms)/2 {
+		left := make([]*message, 0, len(s.ms)-s.holes)
 		for _, m := range s.ms {
 			if !m.gone {
 				left = append(left, m)
 			}
 		}
-		s.ms, s.gone = left, 0
+		s.ms, s.holes = left, 0
 	}
 }
