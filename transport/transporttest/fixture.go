@@ -23,7 +23,7 @@ type fixture struct {
 	traits transport.Traits
 	exact  bool // order is checked
 
-	skipping func(why string)
+	skip func(why string)
 
 	mu        sync.Mutex
 	consumers []*consumer

@@ -91,8 +91,8 @@ type Queue struct {
 	Held func() int
 }
 
-// withDefaults gives a copy with the defaults filled in.
-func (h Harness) withDefaults() *Harness {
+// WithDefaults gives a copy with the defaults filled in.
+func (h Harness) WithDefaults() *Harness {
 	if h.Timeout == 0 {
 		h.Timeout = 10 * time.Second
 	}

@@ -51,7 +51,7 @@ func try(t *testing.T, h Harness, name string) (failures []string, skipped strin
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runScenario(p, h.withDefaults(), s, nil)
+		runScenario(p, h.WithDefaults(), s, func(why string) { p.Skip(why) })
 	}()
 	<-finished
 	cancel()

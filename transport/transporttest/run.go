@@ -44,7 +44,7 @@ func Run(t *testing.T, harness Harness) {
 	if harness.New == nil {
 		t.Fatal("transporttest: Harness.New is nil: give a function that makes a queue")
 	}
-	h := harness.withDefaults()
+	h := harness.WithDefaults()
 	known := map[string]bool{}
 	for _, tp := range topics {
 		for _, s := range tp.scenarios {
@@ -66,29 +66,40 @@ func Run(t *testing.T, harness Harness) {
 					if !h.Serial && tp.name != "leaks" {
 						t.Parallel()
 					}
-					if !h.Bubble {
-						runScenario(t, h, s, nil)
-						return
-					}
-					why := "" // a bubble's T doesn't pass its skip on
-					synctest.Test(t, func(t *testing.T) { runScenario(t, h, s, func(w string) { why = w }) })
-					if why != "" {
-						t.Skip(why)
-					}
+					h.Scenario(t, func(t testing.TB, skip func(why string)) { runScenario(t, h, s, skip) })
 				})
 			}
 		})
 	}
 }
 
-// runScenario runs s on a new queue. skipping, when given, hears why it is
-// skipped.
-func runScenario(t testing.TB, h *Harness, s scenario, skipping func(why string)) {
+// Scenario runs one scenario, in a bubble if Harness.Bubble says so. With the
+// function that run is given it skips the scenario, and says why.
+func (h *Harness) Scenario(t *testing.T, run func(t testing.TB, skip func(why string))) {
+	t.Helper()
+	if !h.Bubble {
+		run(t, func(why string) { t.Skip(why) })
+		return
+	}
+	why := "" // a bubble's T doesn't pass its skip on
+	synctest.Test(t, func(t *testing.T) {
+		run(t, func(w string) {
+			why = w
+			t.Skip(w)
+		})
+	})
+	if why != "" {
+		t.Skip(why)
+	}
+}
+
+// runScenario runs s on a new queue.
+func runScenario(t testing.TB, h *Harness, s scenario, skip func(why string)) {
 	q := h.New(t, s.need)
 	if q == nil || q.Source == nil || q.Publisher == nil {
 		t.Fatal("transporttest: Harness.New gave no queue, source or publisher")
 	}
-	f := &fixture{TB: t, h: h, skipping: skipping, q: q, traits: q.Source.Traits(), exact: q.Source.Traits().Ordered}
+	f := &fixture{TB: t, h: h, skip: skip, q: q, traits: q.Source.Traits(), exact: q.Source.Traits().Ordered}
 	t.Cleanup(f.finish)
 	if f.traits.MaxReceive < 1 {
 		t.Fatalf("Traits.MaxReceive is %d, must be at least 1", f.traits.MaxReceive)
@@ -99,13 +110,9 @@ func runScenario(t testing.TB, h *Harness, s scenario, skipping func(why string)
 // skipUnless skips the scenario unless ok, and says why.
 func (f *fixture) skipUnless(ok bool, why string) {
 	f.Helper()
-	if ok {
-		return
+	if !ok {
+		f.skip(why)
 	}
-	if f.skipping != nil {
-		f.skipping(why)
-	}
-	f.Skip(why)
 }
 
 // accept is the outcome that most scenarios end with.

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/keylanes/keylanes/actors"
@@ -35,45 +34,32 @@ type scenario struct {
 var modes = []actors.Dispatch{actors.Sequential(), actors.Workers(4), actors.ByKey(4), actors.PerKey(4)}
 
 // Run runs every scenario in every mode, each on a queue of its own.
-func Run(t *testing.T, h transporttest.Harness) {
+func Run(t *testing.T, harness transporttest.Harness) {
 	t.Helper()
-	if h.New == nil {
+	if harness.New == nil {
 		t.Fatal("treetest: Harness.New is nil: give a function that makes a queue")
 	}
-	if h.Timeout == 0 {
-		h.Timeout = 10 * time.Second
-	}
-	if h.Quiet == 0 {
-		h.Quiet = 200 * time.Millisecond
-	}
+	h := harness.WithDefaults()
 	for _, s := range scenarios {
 		for _, d := range modes {
 			t.Run(s.name+"/"+d.String(), func(t *testing.T) {
 				if !h.Serial {
 					t.Parallel()
 				}
-				if !h.Bubble {
-					runScenario(t, h, s, d, nil)
-					return
-				}
-				why := "" // a bubble's T doesn't pass its skip on
-				synctest.Test(t, func(t *testing.T) { runScenario(t, h, s, d, func(w string) { why = w }) })
-				if why != "" {
-					t.Skip(why)
-				}
+				h.Scenario(t, func(t testing.TB, skip func(why string)) { runScenario(t, h, s, d, skip) })
 			})
 		}
 	}
 }
 
-func runScenario(t testing.TB, h transporttest.Harness, s scenario, d actors.Dispatch, skipping func(string)) {
+func runScenario(t testing.TB, h *transporttest.Harness, s scenario, d actors.Dispatch, skip func(why string)) {
 	q := h.New(t, s.need)
 	dead, err := memory.New(nil).Queue("dead", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &fixture{
-		TB: t, h: h, q: q, dispatch: d, traits: q.Source.Traits(), log: oracle.New(), dead: dead, skipping: skipping,
+		TB: t, h: h, q: q, dispatch: d, traits: q.Source.Traits(), log: oracle.New(), dead: dead, skip: skip,
 		decided: map[string]bool{}, ran: map[string]int{}, waits: map[int]chan struct{}{},
 	}
 	f.publisher = f.log.Publisher(q.Publisher)
@@ -83,14 +69,14 @@ func runScenario(t testing.TB, h transporttest.Harness, s scenario, d actors.Dis
 // fixture is what one scenario works with.
 type fixture struct {
 	testing.TB
-	h         transporttest.Harness
+	h         *transporttest.Harness
 	q         *transporttest.Queue
 	dispatch  actors.Dispatch
 	traits    transport.Traits
 	log       *oracle.Log
 	publisher transport.Publisher
 	dead      *memory.Queue
-	skipping  func(why string)
+	skip      func(why string)
 
 	mu        sync.Mutex
 	published int
@@ -104,13 +90,9 @@ const credit = 64
 // skipUnless skips the scenario unless ok, and says why.
 func (f *fixture) skipUnless(ok bool, why string) {
 	f.Helper()
-	if ok {
-		return
+	if !ok {
+		f.skip(why)
 	}
-	if f.skipping != nil {
-		f.skipping(why)
-	}
-	f.Skip(why)
 }
 
 // publish sends n messages with the keys in turn. Where the queue takes what has
@@ -208,19 +190,22 @@ type subscription struct {
 func (f *fixture) start(o actors.Options, h transport.HandlerFunc) *subscription {
 	f.Helper()
 	o.Middleware = append(o.Middleware, f.log.Middleware())
-	props, err := actors.Subscription(f.log.Source(f.q.Source), transport.HandlerFunc(func(ctx context.Context, d *transport.Delivery) error {
+	marking := transport.HandlerFunc(func(ctx context.Context, d *transport.Delivery) error {
 		err := h(ctx, d)
 		if err == nil {
 			f.mark(&d.Message)
 		}
 		return err
-	}), f.options(o))
-	if err != nil {
-		f.Fatal(err)
-	}
+	})
+	return f.launch(func(ctx context.Context) error {
+		return actors.Run(ctx, f.log.Source(f.q.Source), marking, f.options(o))
+	})
+}
+
+func (f *fixture) launch(run func(ctx context.Context) error) *subscription {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &subscription{f: f, stop: cancel, end: make(chan error, 1)}
-	go func() { s.end <- actors.RunProps(ctx, props) }()
+	go func() { s.end <- run(ctx) }()
 	f.Cleanup(func() { cancel() })
 	return s
 }
@@ -229,7 +214,7 @@ func (f *fixture) start(o actors.Options, h transport.HandlerFunc) *subscription
 // after the other: that is how the handler works on them.
 func (f *fixture) startBatch(o actors.Options, h transport.HandlerFunc) *subscription {
 	f.Helper()
-	props, err := actors.BatchSubscription(f.log.Source(f.q.Source), transport.BatchHandlerFunc(func(ctx context.Context, ds []*transport.Delivery) error {
+	elements := transport.BatchHandlerFunc(func(ctx context.Context, ds []*transport.Delivery) error {
 		e := &transport.BatchError{Errs: make([]error, len(ds))}
 		failed := map[string]bool{}
 		for i, d := range ds {
@@ -248,15 +233,10 @@ func (f *fixture) startBatch(o actors.Options, h transport.HandlerFunc) *subscri
 			}
 		}
 		return e
-	}), f.options(o))
-	if err != nil {
-		f.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &subscription{f: f, stop: cancel, end: make(chan error, 1)}
-	go func() { s.end <- actors.RunProps(ctx, props) }()
-	f.Cleanup(func() { cancel() })
-	return s
+	})
+	return f.launch(func(ctx context.Context) error {
+		return actors.RunBatch(ctx, f.log.Source(f.q.Source), elements, f.options(o))
+	})
 }
 
 // await waits for c, which has to come.
