@@ -61,11 +61,7 @@ func TestAskFromManyLanes(t *testing.T) {
 				}))
 				f := &failures{}
 				pid := r.spawnHandler(actors.Ask(r.sys.Root, target, time.Second), actors.Options{Dispatch: d, Policy: f})
-				var keys []string
-				for i := range 100 {
-					keys = append(keys, fmt.Sprint("k", i%9))
-				}
-				r.publish(0, keys...)
+				r.publish(0, inTurn(100, 9)...)
 				r.await(pid, done)
 				r.drain(pid)
 				r.left(0)

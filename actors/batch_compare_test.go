@@ -13,7 +13,6 @@ import (
 
 // runBatchTree runs the real thing with batches.
 func runBatchTree(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch, size int) cost {
-	sys := system()
 	c := newCountdown(n)
 	props, err := actors.BatchSubscription(q.Source(), transport.BatchHandlerFunc(func(_ context.Context, ds []*transport.Delivery) error {
 		if c.left.Add(-int64(len(ds))) == 0 {
@@ -24,18 +23,7 @@ func runBatchTree(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch, size
 	if err != nil {
 		tb.Fatal(err)
 	}
-	start := clock.now()
-	pid := sys.Root.Spawn(props)
-	<-c.done
-	took := clock.since(start)
-	if err := actors.Drain(context.Background(), sys.Root, pid); err != nil {
-		tb.Fatal(err)
-	}
-	sys.Shutdown()
-	if s := q.Stats(); s.Ready != 0 || s.InFlight != 0 {
-		tb.Fatalf("left over: %+v", s)
-	}
-	return took
+	return timeProps(tb, q, c, props)
 }
 
 // batchCredit lets each lane have a full batch, and another one behind it.

@@ -32,26 +32,22 @@ func (r *rig) spawnBatch(h transport.BatchHandlerFunc, o actors.Options) *actor.
 }
 
 // batches records what each call was given.
-type batches struct {
-	mu    sync.Mutex
-	calls [][]string
-	at    []time.Time
-}
+type batches struct{ trail }
 
 func (b *batches) add(ds []*transport.Delivery) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	ids := make([]string, len(ds))
 	for i, d := range ds {
 		ids[i] = d.ID
 	}
-	b.calls, b.at = append(b.calls, ids), append(b.at, time.Now())
+	b.trail.add("%s", strings.Join(ids, " "))
 }
 
-func (b *batches) all() [][]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.calls)
+// all gives the ids of each batch.
+func (b *batches) all() (calls [][]string) {
+	for _, ids := range b.trail.all() {
+		calls = append(calls, strings.Fields(ids))
+	}
+	return calls
 }
 
 // Everything arrives once and in order, in batches that are full while there is
@@ -128,10 +124,10 @@ func TestBatchWait(t *testing.T) {
 				if calls := b.all(); len(calls) != 2 || len(calls[0]) != 2 || len(calls[1]) != 3 {
 					t.Fatalf("batches %v, want [1 2] and [3 4 5]", calls)
 				}
-				if w := b.at[0].Sub(begun); w < 50*time.Millisecond || w > 52*time.Millisecond {
+				if w := b.when()[0].Sub(begun); w < 50*time.Millisecond || w > 52*time.Millisecond {
 					t.Errorf("the first batch was closed after %v, want 50ms", w)
 				}
-				if w := b.at[1].Sub(begun); w > 1052*time.Millisecond {
+				if w := b.when()[1].Sub(begun); w > 1052*time.Millisecond {
 					t.Errorf("the full batch was closed %v after it came", w-1050*time.Millisecond)
 				}
 				r.left(0)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/asynkron/protoactor-go/actor"
+
 	"github.com/keylanes/keylanes/actors"
 	"github.com/keylanes/keylanes/actors/internal/plan"
 	"github.com/keylanes/keylanes/transport"
@@ -109,12 +111,17 @@ func runTree(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch) cost {
 }
 
 func runTreeWith(tb testing.TB, q *memory.Queue, n int, d actors.Dispatch, credit int) cost {
-	sys := system()
 	c := newCountdown(n)
 	props, err := actors.Subscription(q.Source(), c, &actors.Options{Dispatch: d, Credit: credit, Logger: quiet(), DeadLetter: q.Publisher()})
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return timeProps(tb, q, c, props)
+}
+
+// timeProps says what it costs until c has counted down.
+func timeProps(tb testing.TB, q *memory.Queue, c *countdown, props *actor.Props) cost {
+	sys := system()
 	start := clock.now()
 	pid := sys.Root.Spawn(props)
 	<-c.done

@@ -77,11 +77,7 @@ func TestLaneActors(t *testing.T) {
 						ctx.Respond(actors.Accepted{})
 					}}
 				}, actors.Options{Dispatch: d, Policy: fast()})
-				var keys []string
-				for i := range 40 {
-					keys = append(keys, fmt.Sprint("k", i%8))
-				}
-				r.publish(0, keys...)
+				r.publish(0, inTurn(40, 8)...)
 				r.await(pid, j.done)
 				r.drain(pid)
 				if d != actors.Workers(4) {

@@ -3,7 +3,6 @@ package actors_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -69,11 +68,7 @@ func TestPerLaneStateIsFreshAfterARestart(t *testing.T) {
 						return h.Handle(ctx, m)
 					})
 				}}})
-				var keys []string
-				for i := range 40 {
-					keys = append(keys, fmt.Sprint("k", i%8))
-				}
-				r.publish(0, keys...)
+				r.publish(0, inTurn(40, 8)...)
 				r.await(pid, j.done)
 				r.drain(pid)
 				if d != actors.Workers(4) {

@@ -26,6 +26,15 @@ func manyKeys(n, keys int) []string {
 	return ks
 }
 
+// inTurn gives n keys, so many different ones in turn, and none empty.
+func inTurn(n, keys int) []string {
+	ks := make([]string, n)
+	for i := range ks {
+		ks[i] = fmt.Sprint("k", i%keys)
+	}
+	return ks
+}
+
 func TestEverythingIsHandledInOrderThroughFailures(t *testing.T) {
 	t.Parallel()
 	for _, d := range dispatches {
