@@ -78,15 +78,22 @@ func (o *Options) batchDefaults() error {
 	return nil
 }
 
-// noBatch refuses what only batches have.
-func (o *Options) noBatch() error {
-	switch {
-	case o.Batch != 0:
-		return &transport.OptionError{Field: "Options.Batch", Value: o.Batch, Want: "must be 0 with a Handler: give a BatchHandler to BatchSubscription"}
-	case o.BatchWait != 0:
-		return &transport.OptionError{Field: "Options.BatchWait", Value: o.BatchWait, Want: "must be 0 with a Handler: give a BatchHandler to BatchSubscription"}
+// withoutBatch is withDefaults for a Handler: it refuses what only batches have.
+func (o *Options) withoutBatch(src transport.Source) (Options, error) {
+	c, err := o.withDefaults(src)
+	if err != nil {
+		return c, err
 	}
-	return nil
+	bad := func(field string, value any) error {
+		return &transport.OptionError{Field: field, Value: value, Want: "must be 0 with a Handler: give a BatchHandler to BatchSubscription"}
+	}
+	switch {
+	case c.Batch != 0:
+		return c, bad("Options.Batch", c.Batch)
+	case c.BatchWait != 0:
+		return c, bad("Options.BatchWait", c.BatchWait)
+	}
+	return c, nil
 }
 
 // element is how one element of a batch failed for itself.
@@ -101,20 +108,18 @@ type element struct {
 // business.
 func (r *runner) batch(run *plan.Run, started *time.Time) *failed {
 	n := run.ClaimAll()
-	run.Finished = n
 	now := time.Now()
 	var elems []element
 	ds, first := r.ds[:0], (*plan.Item)(nil)
 	for i, it := range run.Items[:n] {
-		run.Results[i] = plan.VerdictOK
 		switch lease := transport.LeaseOf(it.D); {
 		case run.HeldBack(i):
-			run.Results[i] = plan.VerdictHeld
+			run.Mark(i, plan.VerdictHeld)
 		case it.KeyErr() != nil:
-			run.Results[i] = plan.VerdictFailed
+			run.Mark(i, plan.VerdictFailed)
 			elems = append(elems, element{it, it.KeyErr(), supervision.Undecodable})
 		case lease.Lost() || !lease.Live(now):
-			run.Results[i] = plan.VerdictLapsed
+			run.Mark(i, plan.VerdictLapsed)
 		default:
 			ds = append(ds, it.D)
 			if first == nil {
@@ -132,7 +137,7 @@ func (r *runner) batch(run *plan.Run, started *time.Time) *failed {
 			_ = c.finish() // it hasn't begun
 			for i := range n {
 				if run.Results[i] == plan.VerdictOK {
-					run.Results[i] = plan.VerdictLapsed
+					run.Mark(i, plan.VerdictLapsed)
 				}
 			}
 		} else {
@@ -140,10 +145,8 @@ func (r *runner) batch(run *plan.Run, started *time.Time) *failed {
 		}
 	}
 	clear(r.ds)
-	for i := range n {
-		if run.Results[i] != plan.VerdictOK {
-			return &failed{run: run, elems: elems, took: since(now)}
-		}
+	if run.Succeeded() < n {
+		return &failed{run: run, elems: elems, took: since(now)}
 	}
 	return nil
 }
@@ -178,7 +181,7 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 	for i, it := range run.Items[:run.Finished] {
 		if run.Results[i] != plan.VerdictOK { // it didn't start
 			if run.HeldBack(i) {
-				run.Results[i] = plan.VerdictHeld
+				run.Mark(i, plan.VerdictHeld)
 			}
 			continue
 		}
@@ -187,19 +190,19 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 			e = each.Errs[at]
 		}
 		at++
+		if run.HeldBack(i) {
+			run.Mark(i, plan.VerdictHeld)
+			continue
+		}
 		lease := transport.LeaseOf(it.D)
-		switch lost := lease.Lost() || !lease.Live(end); {
-		case run.HeldBack(i):
-			run.Results[i] = plan.VerdictHeld
-		case e != nil && !lost && gaveUp(cause):
-			run.Results[i] = plan.VerdictGaveUp
-		case e != nil && !gaveUp(cause):
-			run.Results[i] = plan.VerdictFailed
+		switch v := verdictOf(e, cause, lease.Lost() || !lease.Live(end)); v {
+		case plan.VerdictFailed:
+			run.Mark(i, v)
 			failure := r.failure(e, cause, now)
 			elems = append(elems, element{it, failure.err, failure.kind})
-		case lost:
-			run.Results[i] = plan.VerdictRefused
 		default:
+			run.Mark(i, v)
+		case plan.VerdictOK:
 			if observed {
 				r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
 			}
@@ -215,21 +218,16 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 // alone in it has failed for itself.
 func failWhole(run *plan.Run, e element) []element {
 	var elems []element
-	n := 0
-	for i := range run.Finished {
-		if run.Results[i] == plan.VerdictOK {
-			n++
-		}
-	}
+	n := run.Succeeded() // none has failed so far that had started
 	for i, it := range run.Items[:run.Finished] {
 		switch {
 		case run.Results[i] == plan.VerdictOK && n == 1:
-			run.Results[i] = plan.VerdictFailed
+			run.Mark(i, plan.VerdictFailed)
 			elems = append(elems, element{it, e.err, e.kind})
 		case run.Results[i] == plan.VerdictOK:
-			run.Results[i] = plan.VerdictSplit
+			run.Mark(i, plan.VerdictSplit)
 		case run.HeldBack(i):
-			run.Results[i] = plan.VerdictHeld
+			run.Mark(i, plan.VerdictHeld)
 		}
 	}
 	return elems

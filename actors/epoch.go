@@ -40,7 +40,7 @@ type epoch struct {
 
 func newEpoch(t *tree, n uint64) *epoch {
 	e := &epoch{t: t, n: n, step: int64(max(1, t.opts.Credit/4))}
-	if t.traits.LeaseExpires {
+	if t.opts.traits.LeaseExpires {
 		e.leases = &leases{held: make(map[*transport.Delivery]*leaseEntry)}
 	}
 	return e

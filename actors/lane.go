@@ -289,23 +289,32 @@ func (r *runner) one(run *plan.Run, it *plan.Item, started *time.Time) (plan.Ver
 	}
 	err := r.handlerOf(it).Handle(c, d)
 	cause := c.finish()
-	if lease.Lost() || (expires && !lease.Live(time.Now())) {
-		if err != nil && !gaveUp(cause) {
-			return plan.VerdictFailed, r.failure(err, cause, now)
+	v := verdictOf(err, cause, lease.Lost() || (expires && !lease.Live(time.Now())))
+	switch v {
+	case plan.VerdictFailed:
+		return v, r.failure(err, cause, now)
+	case plan.VerdictOK:
+		if r.t.opts.Observer != nil {
+			r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: d, Lane: r.index, Attempt: it.Attempt, Took: since(now)})
 		}
-		return plan.VerdictRefused, nil
+		r.confirmed(d, r.accept(d))
 	}
-	if err != nil {
-		if gaveUp(cause) {
-			return plan.VerdictGaveUp, nil
-		}
-		return plan.VerdictFailed, r.failure(err, cause, now)
+	return v, nil
+}
+
+// verdictOf judges an attempt that has returned err, by the cause with which its
+// context was cancelled before, nil when it wasn't, and by whether its lease is lost.
+func verdictOf(err, cause error, lost bool) plan.Verdict {
+	switch {
+	case err != nil && !gaveUp(cause):
+		return plan.VerdictFailed
+	case lost:
+		return plan.VerdictRefused
+	case err != nil:
+		return plan.VerdictGaveUp
+	default:
+		return plan.VerdictOK
 	}
-	if r.t.opts.Observer != nil {
-		r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: d, Lane: r.index, Attempt: it.Attempt, Took: since(now)})
-	}
-	r.confirmed(d, r.accept(d))
-	return plan.VerdictOK, nil
 }
 
 // accept hands over that d is done. A receiver that panics on it is broken, which

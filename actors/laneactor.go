@@ -30,11 +30,8 @@ func LaneActor(src transport.Source, p *actor.Props, o *Options) (*actor.Props, 
 	if p == nil {
 		return nil, &transport.OptionError{Field: "props", Value: "nil", Want: "must be the props of the actor that each lane asks"}
 	}
-	opts, err := o.withDefaults(src)
+	opts, err := o.withoutBatch(src)
 	if err != nil {
-		return nil, err
-	}
-	if err := opts.noBatch(); err != nil {
 		return nil, err
 	}
 	return opts.props(src, made{stateful: true, child: p, handler: func(l Lane, a *asked) transport.Handler {

@@ -21,7 +21,7 @@ func (r *router) note(e plan.Effect) {
 	switch e.Note {
 	case plan.NoteParked:
 		wait := time.Duration(it.Due() - r.now())
-		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: r.failureOf(it).err})
+		t.observe(Observation{Kind: ObserveParked, Delivery: it.D, Lane: -1, Attempt: it.Attempt, Took: wait, Err: ev.Err})
 		return
 	case plan.NoteNoEvidence:
 		if r.now() < r.evidenceAt {

@@ -42,11 +42,8 @@ func PerLane(src transport.Source, f func(Lane) transport.Handler, o *Options) (
 	if f == nil {
 		return nil, &transport.OptionError{Field: "factory", Value: "nil", Want: "must be a function that makes a handler for a lane"}
 	}
-	opts, err := o.withDefaults(src)
+	opts, err := o.withoutBatch(src)
 	if err != nil {
-		return nil, err
-	}
-	if err := opts.noBatch(); err != nil {
 		return nil, err
 	}
 	return opts.props(src, made{stateful: true, handler: func(l Lane, _ *asked) transport.Handler {

@@ -277,7 +277,7 @@ func (l *pumpLoop) receive(e *epoch) (done bool, err error) {
 			continue
 		case o.resetting:
 			return false, nil
-		case o.held && l.t.traits.LeaseExpires: // else the end of the link must be seen
+		case o.held && l.t.opts.traits.LeaseExpires: // else the end of the link must be seen
 			l.await(l.interruptible(o), 0)
 			continue
 		}
@@ -310,10 +310,10 @@ func (l *pumpLoop) receive(e *epoch) (done bool, err error) {
 // could use one more receive's worth. What waits behind its own key doesn't
 // count: a hot key must not idle the other lanes.
 func (l *pumpLoop) room(ctx context.Context) bool {
-	if !l.t.traits.LeaseExpires {
+	if !l.t.opts.traits.LeaseExpires {
 		return true
 	}
-	for l.t.runnable.Load()+l.t.inbound.Load() >= int64(l.t.traits.MaxReceive) {
+	for l.t.runnable.Load()+l.t.inbound.Load() >= int64(l.t.opts.traits.MaxReceive) {
 		select {
 		case <-l.t.wake:
 		case <-ctx.Done():

@@ -86,7 +86,7 @@ func newRouter(t *tree) *router {
 		t: t, tries: make(map[*plan.Item]int),
 		lanes: make([]laneRef, t.opts.Dispatch.Lanes()),
 		planner: plan.New(plan.Config{
-			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.traits,
+			Mode: t.opts.Dispatch.mode, Lanes: t.opts.Dispatch.Lanes(), Traits: t.opts.traits,
 			OutageAfter: t.opts.OutageAfter, NativeDeadLetter: t.opts.NativeDeadLetter,
 			HasTarget: t.opts.DeadLetter != nil, ResetWait: t.opts.StopTimeout,
 			Batch: t.opts.Batch, BatchWait: t.opts.BatchWait, Credit: t.opts.Credit,
@@ -116,7 +116,7 @@ func (r *router) Receive(ctx actor.Context) {
 		r.t.inbound.Add(int64(-len(m.items)))
 		r.apply(r.planner.Arrive(r.now(), m.items))
 	case *plan.Run:
-		r.succeeded += uint64(succeededIn(m))
+		r.succeeded += uint64(m.Succeeded())
 		r.apply(r.planner.Done(r.now(), m))
 	case *failed:
 		r.reportFailed(m)
@@ -176,23 +176,6 @@ func (r *router) Receive(ctx actor.Context) {
 	}
 }
 
-// succeededIn is how many items of a reported run succeeded.
-func succeededIn(run *plan.Run) int {
-	if run.Batch {
-		n := 0
-		for _, v := range run.Results[:run.Finished] {
-			if v == plan.VerdictOK {
-				n++
-			}
-		}
-		return n
-	}
-	if run.Finished > 0 && run.Verdict != plan.VerdictOK {
-		return run.Finished - 1
-	}
-	return run.Finished
-}
-
 // spawn gives lane i a new actor. The name is fresh, since an old actor's
 // Terminated could otherwise evict the new one.
 func (r *router) spawn(i int) {
@@ -215,7 +198,7 @@ func (r *router) reportFailed(f *failed) {
 		return
 	}
 	f.heard = true
-	r.succeeded += uint64(succeededIn(f.run))
+	r.succeeded += uint64(f.run.Succeeded())
 	if f.run.Batch {
 		r.failedN += uint64(len(f.elems))
 	} else {
@@ -362,7 +345,7 @@ func (r *router) restartLane(i int) {
 
 func (r *router) settle(it *plan.Item, o transport.Outcome) {
 	d := it.D
-	kind := ObserveReturned
+	kind, err := ObserveReturned, r.failureOf(it).err
 	switch o.Kind {
 	case transport.Accept:
 		kind = ObserveAcceptedAnyway
@@ -378,10 +361,10 @@ func (r *router) settle(it *plan.Item, o transport.Outcome) {
 	case transport.Reject:
 		r.deadLettered++
 		kind = ObserveDeadLettered
-		r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: o.Reason, Err: r.failureOf(it).err})
+		r.t.event(Event{Kind: EventDeadLettered, Lane: -1, Key: d.Key, ID: d.ID, Reason: o.Reason, Err: err})
 	}
 	if kind != 0 {
-		r.t.observe(Observation{Kind: kind, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Err: r.failureOf(it).err, Reason: o.Reason})
+		r.t.observe(Observation{Kind: kind, Delivery: d, Lane: -1, Attempt: it.Attempt - 1, Err: err, Reason: o.Reason})
 	}
 	r.t.settle(d, o)
 }
@@ -450,7 +433,7 @@ func (r *router) settleDown() {
 	t := r.t
 	s := r.planner.Runnable()
 	t.runnable.Store(int64(s))
-	if t.traits.LeaseExpires && int64(s)+t.inbound.Load() < int64(t.traits.MaxReceive) {
+	if t.opts.traits.LeaseExpires && int64(s)+t.inbound.Load() < int64(t.opts.traits.MaxReceive) {
 		select {
 		case t.wake <- struct{}{}:
 		default:

@@ -27,11 +27,8 @@ func Subscription(src transport.Source, h transport.Handler, o *Options) (*actor
 	if isNil(h) {
 		return nil, &transport.OptionError{Field: "handler", Value: "nil", Want: "must be a transport.Handler, such as a transport.HandlerFunc"}
 	}
-	opts, err := o.withDefaults(src)
+	opts, err := o.withoutBatch(src)
 	if err != nil {
-		return nil, err
-	}
-	if err := opts.noBatch(); err != nil {
 		return nil, err
 	}
 	wrapped, err := wrap(h, opts.Middleware)
@@ -244,7 +241,7 @@ func (s *subscription) begin(ctx actor.Context) {
 	}
 	s.lives++
 	t := &tree{
-		opts: s.opts, src: s.src, traits: s.opts.traits, made: s.made, system: ctx.ActorSystem(),
+		opts: s.opts, src: s.src, made: s.made, system: ctx.ActorSystem(),
 		log: slog.New(safeLog{s.opts.Logger.Handler()}), pool: newGoroutines(), subscription: ctx.Self(), wake: make(chan struct{}, 1), base: time.Now(),
 	}
 	t.loop = newPumpLoop(t)

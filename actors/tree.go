@@ -18,9 +18,8 @@ import (
 // share: addresses, counters, and the epoch that settlements go to. One tree
 // lives from a subscription's start, or restart, to its stop.
 type tree struct {
-	opts   Options
-	src    transport.Source
-	traits transport.Traits
+	opts Options
+	src  transport.Source
 	made
 	system *actor.ActorSystem
 	log    *slog.Logger

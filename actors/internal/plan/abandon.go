@@ -12,9 +12,9 @@ const (
 )
 
 // abandonFloor is how long it is kept at least, or held back by the broker, before
-// it goes round alone or with its group. A message that comes back to the host that has abandoned
-// it would otherwise go round as fast as the broker can hand it out. The first
-// time it goes at once, if its id will tell that it was here.
+// it goes round alone or with its group. A message that comes back to the host that
+// has abandoned it would otherwise go round as fast as the broker can hand it out.
+// The first time it goes at once, if its id will tell that it was here.
 func (p *Planner) abandonFloor(it *Item, failures int) time.Duration {
 	if p.abandonKind(it) == transport.AbandonReset {
 		return 0 // resets keep a distance of their own
@@ -183,9 +183,7 @@ func (p *Planner) Replace(now int64, i int) ([]Effect, []*Item) {
 		if it.k != nil {
 			it.k.lent--
 		}
-		if !it.lost {
-			p.fence(it)
-		}
+		p.fence(it)
 		it.state = Stuck
 		p.stuckN++
 	}

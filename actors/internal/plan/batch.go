@@ -1,12 +1,10 @@
 package plan
 
-// fillBatch lends lane i a batch: when it is full, or when the first delivery in
-// line has waited for long enough, or nothing more can come, and the lane has
-// nothing else to do. What has
-// to run alone is a batch of one, and doesn't wait.
+// fillBatch lends lane i a batch, if there is one for it. What has to run alone is
+// a batch of one.
 func (p *Planner) fillBatch(i int) bool {
 	l := &p.lanes[i]
-	if !p.batchFull(&l.ready) && (l.out > 0 || !p.starved && p.now < p.batchDue(&l.ready)) {
+	if !p.batchReady(&l.ready, l.out) {
 		return false
 	}
 	r := p.newRun(i)
@@ -40,6 +38,13 @@ func (p *Planner) nextInLine(l *lane, keyed bool) *Item {
 	default:
 		return p.shared.next().head.head
 	}
+}
+
+// batchReady says whether a lane that has out runs takes a batch of own and of what
+// is shared: when it is full, or when the lane has nothing else to do and the first
+// delivery in line has waited for long enough, or nothing more can come.
+func (p *Planner) batchReady(own *readyKeys, out int) bool {
+	return p.batchFull(own) || out == 0 && (p.starved || p.now >= p.batchDue(own))
 }
 
 // batchFull says that own and what is shared fill a batch, or that one of those
@@ -112,7 +117,7 @@ func (p *Planner) spreadBatches() {
 	none := readyKeys{}
 	for out := range lanesAhead {
 		for i := 0; i < len(p.lanes) && p.sharedN() > 0; i++ {
-			if p.cfg.Mode != ByKey && !p.batchFull(&none) && (out > 0 || !p.starved && p.now < p.batchDue(&none)) {
+			if p.cfg.Mode != ByKey && !p.batchReady(&none, out) {
 				return // no lane has anything of its own to fill a batch with
 			}
 			if p.lanes[i].out == out {
@@ -125,20 +130,9 @@ func (p *Planner) spreadBatches() {
 // batchDone takes a lane's report of a batch. What waits behind a batch of which
 // something failed goes back to its queues, as with single deliveries.
 func (p *Planner) batchDone(r *Run) {
-	l := &p.lanes[r.Lane]
-	if r.Finished < r.top { // clawed before it was claimed: all of it
-		p.takeBackFrom(r, r.Finished)
-	}
-	bad := false
-	for i := range r.Finished {
-		bad = bad || r.Results[i] != VerdictOK
-	}
-	if bad {
-		l.gen++
-		for i := l.out - 1; l.runs[i] != r; i-- {
-			p.takeBack(l.runs[i])
-			p.dropRun(r.Lane, l.runs[i])
-		}
+	p.takeBackFrom(r, r.Finished) // clawed before it was claimed: all of it
+	if r.Succeeded() < r.Finished {
+		p.voidBehind(r)
 	}
 	p.dropRun(r.Lane, r)
 	p.settleBatch(r)
@@ -170,11 +164,7 @@ func (p *Planner) settleBatch(r *Run) {
 			it.state = Void
 			it.k.void++
 		default:
-			it.state = Queued
-			p.queueFront(it)
-			if k := it.k; k != nil && k.in != nil {
-				k.in.toFront(k)
-			}
+			p.requeue(it)
 		}
 	}
 	for i := range r.Finished {
@@ -205,17 +195,6 @@ func (r *Run) AllLost() bool {
 		}
 	}
 	return true
-}
-
-// HeldBack is the prefix rule of a batch, as its lane applies it: an earlier
-// element of item i's key isn't accepted, as far as Results say yet.
-func (r *Run) HeldBack(i int) bool {
-	for j := range i {
-		if r.Results[j] != VerdictOK && r.Items[j].SameKey(r.Items[i]) {
-			return true
-		}
-	}
-	return false
 }
 
 // lostBefore says whether an earlier item of item i's key is known to have lost

@@ -34,17 +34,14 @@ func (p *Planner) dispatch() {
 // spread gives what is shared to idle lanes first, and then to those that have
 // room for a second run.
 func (p *Planner) spread() {
-	if p.cfg.Batch > 0 && !p.outage {
-		p.spreadBatches()
-		return
-	}
-	if p.outage {
-		for i := range p.lanes {
-			if p.sharedN() == 0 {
-				return
-			}
+	switch {
+	case p.outage:
+		for i := 0; i < len(p.lanes) && p.sharedN() > 0; i++ {
 			p.fill(i)
 		}
+		return
+	case p.cfg.Batch > 0:
+		p.spreadBatches()
 		return
 	}
 	for p.sharedN() > 0 {
@@ -325,17 +322,19 @@ func (p *Planner) takeBackFrom(r *Run, n int) {
 	for i := r.top - 1; i >= n; i-- {
 		it := r.Items[i]
 		r.Items[i] = nil
-		if it.k != nil {
-			it.k.lent--
-		}
-		it.state, it.run = Queued, nil
-		p.unfence(it)
-		p.queueFront(it)
-		if k := it.k; k != nil && k.in != nil {
-			// The key hasn't had its turn after all. Else keys that fail at once
-			// could keep the others waiting for ever.
-			k.in.toFront(k)
-		}
+		p.letGo(it)
+		p.requeue(it)
 	}
 	r.top = min(r.top, n)
+}
+
+// requeue queues what was lent again, at its old place. Its key hasn't had its
+// turn after all: else keys that fail at once could keep the others waiting for
+// ever.
+func (p *Planner) requeue(it *Item) {
+	it.state = Queued
+	p.queueFront(it)
+	if k := it.k; k != nil && k.in != nil {
+		k.in.toFront(k)
+	}
 }

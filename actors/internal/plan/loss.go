@@ -68,9 +68,7 @@ func (p *Planner) lose(it *Item, group bool) {
 		// Claimed: its handler may be running. Whatever starts of its key, a
 		// copy of itself included, waits for that to end.
 		it.lost = true
-		if it.state == Lent { // a stuck one fences its key already
-			p.fence(it)
-		}
+		p.fence(it) // a stuck one does already
 		p.emit(Effect{Kind: Cancel, Item: it})
 		if group {
 			p.voidSuccessors(it)

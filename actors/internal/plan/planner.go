@@ -248,36 +248,37 @@ func (p *Planner) Done(now int64, r *Run) []Effect {
 		p.batchDone(r)
 		return p.end()
 	}
-	n, good := r.Finished, r.Finished
-	bad := n > 0 && r.Verdict != VerdictOK
-	if bad {
-		good--
-	}
+	n, good := r.Finished, r.Succeeded()
 	for i := r.acc; i < good; i++ {
 		p.succeeded(r.Items[i])
 	}
 	r.acc = good
-	if bad {
-		// What waits behind the failed one goes back to its queues, the later
-		// run first and each from its end, so that every key's order is kept.
-		// The lane ignores the later runs: they are of the old generation.
-		l.gen++
-		for i := l.out - 1; l.runs[i] != r; i-- {
-			p.takeBack(l.runs[i])
-			p.dropRun(r.Lane, l.runs[i])
-		}
-		p.takeBackFrom(r, n)
-		p.dropRun(r.Lane, r)
+	if good < n {
+		p.voidBehind(r)
+	}
+	p.takeBackFrom(r, n)
+	p.dropRun(r.Lane, r)
+	if good < n {
 		it := r.Items[good]
 		r.Items[good] = nil
 		p.afterFailure(r.Lane, it)
 		p.ended(it, r.Lane, r.Verdict)
-	} else {
-		p.takeBackFrom(r, n)
-		p.dropRun(r.Lane, r)
 	}
 	p.recycle(r)
 	return p.end()
+}
+
+// voidBehind begins a new generation of r's lane, since something in r failed. What
+// waits behind r goes back to its queues, the later run first and each from its
+// end, so that every key's order is kept. The lane ignores those runs: they are of
+// the old generation.
+func (p *Planner) voidBehind(r *Run) {
+	l := &p.lanes[r.Lane]
+	l.gen++
+	for i := l.out - 1; l.runs[i] != r; i-- {
+		p.takeBack(l.runs[i])
+		p.dropRun(r.Lane, l.runs[i])
+	}
 }
 
 // stuckEnded takes the report of a lane that was replaced while it ran.
@@ -300,19 +301,16 @@ func (p *Planner) stuckEnded(r *Run) {
 	}
 }
 
-// letGo takes an item from the lane that had claimed it.
+// letGo takes an item from the lane that it was lent to.
 func (p *Planner) letGo(it *Item) {
-	fences := it.lost || it.ending
 	if it.state == Stuck {
 		p.stuckN--
-		it.state, fences = Lent, true
+		it.state = Lent
 	} else if it.k != nil {
 		it.k.lent--
 	}
 	it.run = nil
-	if fences {
-		p.unfence(it)
-	}
+	p.unfence(it)
 }
 
 // succeeded decides a claimed item.
@@ -579,17 +577,17 @@ func (p *Planner) NextTimer() int64 {
 	if p.stealAt != 0 && (at == 0 || p.stealAt < at) {
 		at = p.stealAt
 	}
-	if p.cfg.Batch > 0 && !p.outage {
-		if due := p.batchesDue(); due != 0 && (at == 0 || due < at) {
-			at = due
-		}
-	}
-	if p.outage {
+	switch {
+	case p.outage:
 		for i := range p.lanes {
 			l := &p.lanes[i]
 			if l.out == 0 && p.hasWork(l) && (at == 0 || l.probeAt < at) {
 				at = l.probeAt
 			}
+		}
+	case p.cfg.Batch > 0:
+		if due := p.batchesDue(); due != 0 && (at == 0 || due < at) {
+			at = due
 		}
 	}
 	return at

@@ -50,6 +50,9 @@ type Run struct {
 	Verdict  Verdict   // of the last of them; meaningless when Finished is 0
 	Results  []Verdict // instead, in a batch: of each item that was claimed
 
+	// firstBad is the first of Results that isn't VerdictOK.
+	firstBad int
+
 	acc int // planner's: items before it are accounted for
 	top int // planner's: items from it on were taken back
 	// shared: something in it could run on another lane too. The planner's.
@@ -78,8 +81,8 @@ func (r *Run) Claim() (int, bool) {
 	}
 }
 
-// ClaimAll takes everything for the lane, and says how much that is. Only the
-// lane's runner calls it, once, instead of Claim.
+// ClaimAll takes everything for the lane, and says how much that is; so far it all
+// has succeeded. Only the lane's runner calls it, once, instead of Claim.
 func (r *Run) ClaimAll() int {
 	for {
 		w := r.word.Load()
@@ -88,8 +91,45 @@ func (r *Run) ClaimAll() int {
 			return 0
 		}
 		if r.word.CompareAndSwap(w, uint64(l)<<half|uint64(l)) {
+			r.Finished, r.firstBad = int(l), int(l)
+			clear(r.Results[:l])
 			return int(l)
 		}
+	}
+}
+
+// Mark notes that item i of a batch didn't succeed, and how it ended. The lane's.
+func (r *Run) Mark(i int, v Verdict) {
+	r.Results[i] = v
+	r.firstBad = min(r.firstBad, i)
+}
+
+// HeldBack is the prefix rule of a batch: an earlier element of item i's key isn't
+// accepted, as far as Results say yet. The lane's.
+func (r *Run) HeldBack(i int) bool {
+	for j := r.firstBad; j < i; j++ {
+		if r.Results[j] != VerdictOK && r.Items[j].SameKey(r.Items[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Succeeded is how many items of a reported run succeeded.
+func (r *Run) Succeeded() int {
+	switch {
+	case r.Batch:
+		n := 0
+		for _, v := range r.Results[:r.Finished] {
+			if v == VerdictOK {
+				n++
+			}
+		}
+		return n
+	case r.Finished > 0 && r.Verdict != VerdictOK:
+		return r.Finished - 1
+	default:
+		return r.Finished
 	}
 }
 

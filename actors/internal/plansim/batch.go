@@ -55,28 +55,26 @@ func (w *world) batchOf(h *hand) []*hand {
 func (w *world) claimBatch(x *runner) {
 	r := x.run
 	n := r.ClaimAll()
-	r.Finished = n
 	if n == 0 {
 		w.tell("lane %d finds nothing in its batch", x.lane)
 		w.report(x, r, false)
 		return
 	}
 	x.batch = x.batch[:0]
-	for i, it := range r.Items[:n] {
+	for _, it := range r.Items[:n] {
 		h := handOf(it)
 		w.checkClaim(h, r)
 		h.claimed = true
-		r.Results[i] = plan.VerdictOK
 	}
 	for i, it := range r.Items[:n] {
 		h := handOf(it)
 		switch {
 		case r.HeldBack(i):
-			r.Results[i] = plan.VerdictHeld
+			r.Mark(i, plan.VerdictHeld)
 		case !h.live:
 			w.tally[nLapsed]++
 			w.tell("lane %d finds %v's lease lapsed", x.lane, h)
-			r.Results[i] = plan.VerdictLapsed
+			r.Mark(i, plan.VerdictLapsed)
 		default:
 			w.start(x, h)
 			x.batch = append(x.batch, h)
@@ -103,7 +101,7 @@ func (w *world) finishBatch(x *runner, o outcome) {
 		h := handOf(it)
 		if r.Results[i] != plan.VerdictOK { // it didn't start
 			if r.HeldBack(i) {
-				r.Results[i] = plan.VerdictHeld
+				r.Mark(i, plan.VerdictHeld)
 			}
 			continue
 		}
@@ -116,18 +114,18 @@ func (w *world) finishBatch(x *runner, o outcome) {
 		}
 		switch {
 		case whole && !alone:
-			r.Results[i] = plan.VerdictSplit
+			r.Mark(i, plan.VerdictSplit)
 		case r.HeldBack(i):
-			r.Results[i] = plan.VerdictHeld
+			r.Mark(i, plan.VerdictHeld)
 		case whole || o >= fails:
 			h.failed = true
 			w.tell("lane %d: %v fails", x.lane, h)
 			w.tally[nFailures]++
-			r.Results[i] = plan.VerdictFailed
+			r.Mark(i, plan.VerdictFailed)
 		case !h.live && o == succeeds:
 			w.tally[nRefused]++
 			w.tell("lane %d: %v succeeds, but its lease is lost", x.lane, h)
-			r.Results[i] = plan.VerdictRefused
+			r.Mark(i, plan.VerdictRefused)
 		default:
 			w.succeed(x, h, o == swallows)
 		}

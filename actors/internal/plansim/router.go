@@ -125,17 +125,7 @@ func (w *world) reported(ask policy) bool {
 }
 
 // badly says that something of the run didn't succeed.
-func badly(r *plan.Run) bool {
-	if !r.Batch {
-		return r.Finished > 0 && r.Verdict != plan.VerdictOK
-	}
-	for _, v := range r.Results[:r.Finished] {
-		if v != plan.VerdictOK {
-			return true
-		}
-	}
-	return false
-}
+func badly(r *plan.Run) bool { return r.Succeeded() < r.Finished }
 
 func asks(es []plan.Effect) bool {
 	for i := range es {
