@@ -195,20 +195,19 @@ func (r *runner) handleBatch(c *handlerContext, run *plan.Run, ds []*transport.D
 			continue
 		}
 		lease := transport.LeaseOf(it.D)
-		switch v := verdictOf(e, cause, lease.Lost() || !lease.Live(end)); v {
-		case plan.VerdictFailed:
+		if v := verdictOf(e, cause, lease.Lost() || !lease.Live(end)); v != plan.VerdictOK {
 			run.Mark(i, v)
-			failure := r.failure(e, cause, now)
-			elems = append(elems, element{it, failure.err, failure.kind})
-		default:
-			run.Mark(i, v)
-		case plan.VerdictOK:
-			if observed {
-				r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
+			if v == plan.VerdictFailed {
+				failure := r.failure(e, cause, now)
+				elems = append(elems, element{it, failure.err, failure.kind})
 			}
-			if ch := r.accept(it.D); ch != nil {
-				confirm = append(confirm, confirmation{it.D, ch})
-			}
+			continue
+		}
+		if observed {
+			r.t.observe(Observation{Kind: ObserveSucceeded, Delivery: it.D, Lane: r.index, Attempt: it.Attempt, Took: end.Sub(now)})
+		}
+		if ch := r.accept(it.D); ch != nil {
+			confirm = append(confirm, confirmation{it.D, ch})
 		}
 	}
 	return elems
