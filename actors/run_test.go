@@ -126,6 +126,41 @@ func TestRunReturnsWhatItCantCure(t *testing.T) {
 	}
 }
 
+// A part that has just ended is told to stop once more: a dead letter, whose
+// throttle in protoactor is a goroutine. Run doesn't return before that has ended,
+// or a test in virtual time would find it (time stands still by then).
+func TestRunLeavesNoThrottle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var letters atomic.Int64
+		err := actors.RunProps(ctx, actor.PropsFromFunc(func(c actor.Context) {
+			switch c.Message().(type) {
+			case *actor.Started:
+				c.ActorSystem().EventStream.Subscribe(func(m any) {
+					if _, ok := m.(*actor.DeadLetterEvent); ok {
+						letters.Add(1)
+					}
+				})
+			case *actors.DrainMessage:
+				child := c.Spawn(actor.PropsFromFunc(func(actor.Context) {}))
+				if err := c.StopFuture(child).Wait(); err != nil {
+					t.Error(err)
+				}
+				c.Stop(child)
+				c.Stop(c.Self())
+			}
+		}))
+		if !errors.Is(err, actors.ErrNotRunning) {
+			t.Errorf("an actor that isn't a subscription ended with %v", err)
+		}
+		if letters.Load() == 0 {
+			t.Error("nothing became a dead letter: the test shows nothing")
+		}
+	})
+}
+
 // Bad options end Run before anything starts.
 func TestRunRefusesBadOptions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
