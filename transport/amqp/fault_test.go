@@ -188,8 +188,9 @@ func TestSilence(t *testing.T) {
 	empty(t, broker, queue)
 }
 
-// manage calls an operation of Artemis' management.
-func manage(t testing.TB, broker, resource, op, args string) {
+// manage calls an operation of Artemis' management, and returns its answer: a
+// JSON array.
+func manage(t testing.TB, broker, resource, op, args string) string {
 	t.Helper()
 	ctx := testCtx(t)
 	c, err := goamqp.Dial(ctx, broker, nil)
@@ -223,6 +224,26 @@ func manage(t testing.TB, broker, resource, op, args string) {
 	}
 	if ok, _ := m.ApplicationProperties["_AMQ_OperationSucceeded"].(bool); !ok {
 		t.Fatalf("%s of %s: %v", op, resource, m.Value)
+	}
+	answer, _ := m.Value.(string)
+	return answer
+}
+
+// awaitNoMessage waits until the broker has no message of the queue, and has
+// lent none: also none to a connection that it doesn't know to be dead.
+func awaitNoMessage(t testing.TB, broker, queue string, within time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for {
+		count := manage(t, broker, "queue."+queue, "getMessageCount", "[]")
+		if count == "[0]" {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("after %v the broker has %s messages of %s", within, count, queue)
+		}
+		pause(ctx, 20*time.Millisecond)
 	}
 }
 
