@@ -102,17 +102,16 @@ func (s *state) pump(ctx context.Context, c *config, events []event, l *link, lo
 	published := make(chan error, 1)
 	go func() {
 		err := s.publish(running, log.Publisher(l.publisher), events)
-		if err != nil {
-			finish()
+		if err == nil {
+			// Only now: the last message may be decided before its publisher
+			// hears that the broker has it.
+			select {
+			case <-s.done:
+			case <-running.Done():
+			}
 		}
+		finish()
 		published <- err
-	}()
-	go func() {
-		select {
-		case <-s.done:
-			finish()
-		case <-running.Done():
-		}
 	}()
 	logger := slog.New(slog.DiscardHandler)
 	if c.verbose {

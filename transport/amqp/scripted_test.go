@@ -84,6 +84,20 @@ func transferOf(id uint32, body []byte) []byte {
 
 func amqpError(condition, text string) desc { return desc{0x1d, list{sym(condition), text}} }
 
+// ending is a detach of a handle, or an end.
+type ending struct {
+	code   byte
+	handle uint32
+}
+
+func endingOf(code byte, f fields) ending {
+	e := ending{code: code}
+	if code == codeDetach {
+		e.handle = f.uint()
+	}
+	return e
+}
+
 // said is a frame that the peer got.
 type said struct {
 	code byte
@@ -101,8 +115,11 @@ type scripted struct {
 
 	mu   sync.Mutex
 	conn net.Conn
-	up   chan struct{} // closed at the first connection
-	done sync.WaitGroup
+	// ended are the links, by handle, and sessions that the peer began to end: the
+	// client's detach or end is the answer then, and isn't answered in turn.
+	ended map[ending]bool
+	up    chan struct{} // closed at the first connection
+	done  sync.WaitGroup
 }
 
 func newPeer(t *testing.T, on map[byte]func(f fields) []byte) *scripted {
@@ -111,7 +128,7 @@ func newPeer(t *testing.T, on map[byte]func(f fields) []byte) *scripted {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &scripted{t: t, ln: ln, on: on, got: make(chan said, 10_000), up: make(chan struct{})}
+	p := &scripted{t: t, ln: ln, on: on, got: make(chan said, 10_000), up: make(chan struct{}), ended: make(map[ending]bool)}
 	p.done.Add(1)
 	go p.serve()
 	t.Cleanup(func() {
@@ -176,16 +193,43 @@ func (p *scripted) talk(c net.Conn) {
 			p.t.Errorf("the client's frame doesn't parse: %v", err)
 			return
 		}
-		answer := p.answer(b[10], f)
-		if on := p.on[b[10]]; on != nil {
-			answer = on(f)
-		}
-		if answer != nil {
-			_, _ = c.Write(answer)
-		}
+		p.reply(c, b[10], f)
 		if b[10] == codeClose {
 			return
 		}
+	}
+}
+
+// reply writes what a frame is answered with.
+func (p *scripted) reply(c net.Conn, code byte, f fields) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answer := p.answer(code, f)
+	if on := p.on[code]; on != nil {
+		answer = on(f)
+		p.noteEnds(answer)
+	} else if e := endingOf(code, f); p.ended[e] {
+		delete(p.ended, e)
+		return
+	}
+	if answer != nil {
+		_, _ = c.Write(answer)
+	}
+}
+
+// noteEnds takes note of what b, frames as a rule, begins to end. p.mu is held.
+func (p *scripted) noteEnds(b []byte) {
+	for len(b) > 11 {
+		n := int64(binary.BigEndian.Uint32(b))
+		if n <= 11 || n > int64(len(b)) {
+			return
+		}
+		if code := b[10]; code == codeDetach || code == codeEnd {
+			if f, _, err := newFields(b[11:n]); err == nil {
+				p.ended[endingOf(code, f)] = true
+			}
+		}
+		b = b[n:]
 	}
 }
 
@@ -228,6 +272,7 @@ func (p *scripted) send(b ...[]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range b {
+		p.noteEnds(b)
 		if _, err := p.conn.Write(b); err != nil {
 			p.t.Error(err)
 		}
