@@ -115,22 +115,31 @@ func (s *settler) gather(buf []byte) []byte {
 			buf = appendDisposition(buf, e.h.id, e.h.id, e.o)
 		}
 	}
-	if !slices.IsSortedFunc(s.ids, serial) {
-		slices.SortFunc(s.ids, serial)
+	return appendAccepts(buf, s.ids)
+}
+
+// appendAccepts appends the frames that accept ids, which it sorts and shifts.
+// Delivery ids wrap around (RFC 1982): seen from half of their range below one of
+// them, all that are held at once are in order.
+func appendAccepts(buf []byte, ids []uint32) []byte {
+	if len(ids) == 0 {
+		return buf
 	}
-	for i := 0; i < len(s.ids); {
+	base := ids[0] - 1<<31
+	for i := range ids {
+		ids[i] -= base
+	}
+	slices.Sort(ids)
+	for i := 0; i < len(ids); {
 		j := i + 1
-		for j < len(s.ids) && s.ids[j] == s.ids[j-1]+1 {
+		for j < len(ids) && ids[j] == ids[j-1]+1 {
 			j++
 		}
-		buf = appendDisposition(buf, s.ids[i], s.ids[j-1], transport.Outcome{Kind: transport.Accept})
+		buf = appendDisposition(buf, ids[i]+base, ids[j-1]+base, transport.Outcome{Kind: transport.Accept})
 		i = j
 	}
 	return buf
 }
-
-// serial orders delivery ids, which wrap around (RFC 1982).
-func serial(a, b uint32) int { return int(int32(a - b)) }
 
 // flushed is called by the flusher after each gather.
 func (s *settler) flushed(err error) {
