@@ -12,7 +12,8 @@ import (
 // whatever consumes it: credit that was granted and not taken back counts as
 // held, since the broker may send it at any time, and so does a delivery beyond
 // what was granted, until its settlement is reported, its lease is lost, or the
-// receiver is closed. It also records what is given back and lost.
+// receiver is closed. It also records what is given back, lost, or rejected: a reject
+// hands the message to the broker's own dead letters, which decides it.
 func (l *Log) Source(src transport.Source) transport.Source { return source{log: l, next: src} }
 
 type source struct {
@@ -102,8 +103,11 @@ func (r *receiver) Receive(ctx context.Context) ([]*transport.Delivery, error) {
 
 // Settle implements transport.Receiver.
 func (r *receiver) Settle(d *transport.Delivery, o transport.Outcome) {
-	if o.Kind == transport.Return || o.Kind == transport.Abandon {
+	switch o.Kind {
+	case transport.Return, transport.Abandon:
 		r.log.Record(Returned, &d.Message)
+	case transport.Reject:
+		r.log.Record(DeadLettered, &d.Message)
 	}
 	r.next.Settle(d, o)
 }

@@ -136,6 +136,35 @@ func TestSourceCountsWhatIsHeld(t *testing.T) {
 	}
 }
 
+// A reject decides a message as a confirmed copy does: its key goes on, and it
+// isn't lost.
+func TestRejectDecides(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	var slab transport.Slab
+	broker, l := &scripted{}, New()
+	lease := transport.NewLease()
+	for _, id := range []string{"a", "b"} {
+		d := slab.New(lease, nil)
+		d.ID, d.Key = id, "k"
+		broker.ds = append(broker.ds, d)
+		l.Record(Published, &d.Message)
+	}
+	r, err := l.Source(broker).Open(ctx, &told{log: l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := l.Start(&broker.ds[0].Message, 1)
+	run.End(Failed)
+	r.Settle(broker.ds[0], transport.Outcome{Kind: transport.Reject})
+	run = l.Start(&broker.ds[1].Message, 1)
+	run.End(Succeeded)
+	r.Settle(broker.ds[1], transport.Outcome{Kind: transport.Accept})
+	if v := l.Check(Rules{}); v.Err() != nil || v.DeadLettered != 1 || v.Succeeded != 1 {
+		t.Errorf("%+v: %v", v, v.Err())
+	}
+}
+
 func TestSourceKeepsOptionalInterfaces(t *testing.T) {
 	t.Parallel()
 	s := &scripted{}

@@ -79,7 +79,8 @@ type fixture struct {
 	skip      func(why string)
 
 	mu        sync.Mutex
-	published int
+	published []string // the key of each, by number
+	most      int      // the credit of whatever subscription had most
 	decided   map[string]bool
 	ran       map[string]int // by identity: how often
 	waits     map[int]chan struct{}
@@ -101,12 +102,12 @@ func (f *fixture) publish(n int, keys ...string) {
 	f.Helper()
 	ms := make([]transport.Message, n)
 	for i := range ms {
-		id := strconv.Itoa(f.published)
-		f.published++
+		id := strconv.Itoa(len(f.published))
 		ms[i] = transport.Message{ID: id, Key: keys[i%len(keys)], Body: []byte(id)}
 		if i%5 == 4 && !f.h.NoKeyless && !f.traits.GroupsExclusive {
 			ms[i].Key = ""
 		}
+		f.published = append(f.published, ms[i].Key)
 	}
 	ctx, cancel := context.WithTimeout(f.Context(), f.h.Timeout)
 	defer cancel()
@@ -166,7 +167,11 @@ func (c copies) Publish(ctx context.Context, ms ...transport.Message) error {
 
 // options are the subscription's, with o's differences.
 func (f *fixture) options(o actors.Options) *actors.Options {
-	o.Dispatch, o.Credit, o.Logger = f.dispatch, credit, slog.New(slog.DiscardHandler)
+	if o.Credit == 0 {
+		o.Credit = credit
+	}
+	f.most = max(f.most, o.Credit)
+	o.Dispatch, o.Logger = f.dispatch, slog.New(slog.DiscardHandler)
 	o.DeadLetter = copies{f.log.DeadLetter(f.dead.Publisher()), f}
 	if o.Policy == nil {
 		o.Policy = quick(5)
@@ -190,16 +195,20 @@ type subscription struct {
 func (f *fixture) start(o actors.Options, h transport.HandlerFunc) *subscription {
 	f.Helper()
 	o.Middleware = append(o.Middleware, f.log.Middleware())
-	marking := transport.HandlerFunc(func(ctx context.Context, d *transport.Delivery) error {
+	return f.launch(func(ctx context.Context) error {
+		return actors.Run(ctx, f.log.Source(f.q.Source), f.marking(h), f.options(o))
+	})
+}
+
+// marking marks what h accepts.
+func (f *fixture) marking(h transport.HandlerFunc) transport.HandlerFunc {
+	return func(ctx context.Context, d *transport.Delivery) error {
 		err := h(ctx, d)
 		if err == nil {
 			f.mark(&d.Message)
 		}
 		return err
-	})
-	return f.launch(func(ctx context.Context) error {
-		return actors.Run(ctx, f.log.Source(f.q.Source), marking, f.options(o))
-	})
+	}
 }
 
 func (f *fixture) launch(run func(ctx context.Context) error) *subscription {
@@ -247,7 +256,7 @@ func (f *fixture) await(c <-chan struct{}, what string) {
 	case <-time.After(6 * f.h.Timeout):
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.Fatalf("%s: not after %v, %d of %d messages are decided", what, 6*f.h.Timeout, len(f.decided), f.published)
+		f.Fatalf("%s: not after %v, %d of %d messages are decided", what, 6*f.h.Timeout, len(f.decided), len(f.published))
 	}
 }
 
@@ -270,7 +279,7 @@ func (s *subscription) drain() {
 func (f *fixture) judge(duplicates int) {
 	f.Helper()
 	f.empty()
-	r := oracle.Rules{Duplicates: duplicates, Credit: credit, Unordered: !f.traits.Ordered}
+	r := oracle.Rules{Duplicates: duplicates, Credit: f.most, Unordered: !f.traits.Ordered}
 	switch f.dispatch {
 	case actors.Workers(4):
 		r.Overlapping = true

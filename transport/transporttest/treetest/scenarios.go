@@ -22,6 +22,14 @@ var scenarios = []scenario{
 	{name: "handlers outlast their leases", need: transporttest.Need{ShortLease: true}, run: outlast},
 	{name: "a cut link loses nothing", run: cutLink},
 	{name: "batches", run: batches},
+	{name: "a timed out handler is waited for", run: timedOut},
+	{name: "a stuck handler fences its key", run: stuck},
+	{name: "a parked key goes on by Unpark", run: parked},
+	{name: "an outage dead-letters nothing", run: outage},
+	{name: "exhausted credit shows as blocked", run: blocked},
+	{name: "an escalation is made safe, and a restart goes on", run: escalated},
+	{name: "CrashLimit counts the broker's hand-outs", run: crashLimit},
+	{name: "the broker's own dead letters", need: transporttest.Need{DeadLetter: true}, run: nativeDeadLetter},
 }
 
 const some = 60 // messages of a scenario
