@@ -252,7 +252,15 @@ func nativeDeadLetter(f *fixture) {
 	f.skipUnless(f.traits.DeadLetter != transport.DeadLetterNone, "a reject goes nowhere (Traits.DeadLetter)")
 	f.skipUnless(f.q.DeadLetters != nil, "the harness gave no way to the dead letters (Queue.DeadLetters)")
 	f.publish(some, keys(7)...)
-	s := f.start(actors.Options{NativeDeadLetter: true, OutageAfter: -1, Policy: quick(2)}, func(_ context.Context, d *transport.Delivery) error {
+	rejected := make(chan struct{})
+	policy := supervision.PolicyFunc(func(fail supervision.Failure) supervision.Directive {
+		d := quick(2).Decide(fail)
+		if d.Action == supervision.ActionDeadLetter {
+			close(rejected)
+		}
+		return d
+	})
+	s := f.start(actors.Options{NativeDeadLetter: true, OutageAfter: -1, Policy: policy}, func(_ context.Context, d *transport.Delivery) error {
 		if string(d.Body) == odd {
 			f.runOf(&d.Message)
 			return errOdd
@@ -260,8 +268,9 @@ func nativeDeadLetter(f *fixture) {
 		return nil
 	})
 	f.await(f.after(some-1), "all but one")
+	f.await(rejected, "the second failure")
+	s.drain() // what the policy has ordered is with the broker then
 	f.deadAtBroker()
-	s.drain()
 	f.judge(0)
 	for _, n := range f.ran {
 		if n != 2 {

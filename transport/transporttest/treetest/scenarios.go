@@ -28,8 +28,8 @@ var scenarios = []scenario{
 	{name: "an outage dead-letters nothing", run: outage},
 	{name: "exhausted credit shows as blocked", run: blocked},
 	{name: "an escalation is made safe, and a restart goes on", run: escalated},
-	{name: "CrashLimit counts the broker's hand-outs", run: crashLimit},
-	{name: "the broker's own dead letters", need: transporttest.Need{DeadLetter: true}, run: nativeDeadLetter},
+	{name: "CrashLimit counts hand-outs", run: crashLimit},
+	{name: "native dead letters", need: transporttest.Need{DeadLetter: true}, run: nativeDeadLetter},
 }
 
 const some = 60 // messages of a scenario
