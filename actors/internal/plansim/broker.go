@@ -92,11 +92,13 @@ func (w *world) handOutGroups(n int) {
 // duplicate hands out a message again of which an earlier copy is out, as a
 // standard queue may.
 func (w *world) duplicate() bool {
-	if w.broker != standard || w.nh == maxHands || w.outstanding >= w.credit {
-		return false
-	}
 	m := &w.msgs[w.r.n(len(w.msgs))]
-	if m.acked || m.live == 0 {
+	return !m.acked && m.live > 0 && w.handOutAgain(m)
+}
+
+// handOutAgain hands out one message, in no order, as a standard queue may.
+func (w *world) handOutAgain(m *message) bool {
+	if w.broker != standard || w.nh == maxHands || w.outstanding >= w.credit {
 		return false
 	}
 	from := w.nh
@@ -164,7 +166,9 @@ func (w *world) loseLease(h *hand) bool {
 		w.returned(h)
 		return true
 	}
-	w.losses = append(w.losses, h)
+	if !h.ending { // else nobody says so
+		w.losses = append(w.losses, h)
+	}
 	return true
 }
 

@@ -75,11 +75,15 @@ func (w *world) checkTurn(h *hand) {
 }
 
 // checkCopies: a keyless message that is known by its id and comes again, because
-// its lease was lost, waits until its earlier handler has returned.
+// its lease was lost or is ending, waits until its earlier handler has returned.
 func (w *world) checkCopies(h *hand) {
 	for _, o := range w.held {
-		if o.m == h.m && o.running && o.knownLost && o.lostAt < h.arrivedAt {
+		switch {
+		case o.m != h.m || !o.running:
+		case o.knownLost && o.lostAt < h.arrivedAt:
 			w.fail("overlap", "%v starts while %v, whose lease was lost, runs", h, o)
+		case o.ending && o.guardsAt < h.arrivedAt:
+			w.fail("overlap", "%v starts while %v, whose lease is ending, runs", h, o)
 		}
 	}
 }
@@ -259,6 +263,8 @@ func (w *world) count(c *census, h *hand) {
 	case plan.Lent:
 		if h.knownLost {
 			bars = true
+			c.fences++
+		} else if h.ending && k < 0 {
 			c.fences++
 		}
 		if k >= 0 {

@@ -30,6 +30,7 @@ const (
 	doZombie
 	doDuplicate
 	doDownstream
+	doEnding
 	doKinds
 )
 
@@ -48,15 +49,15 @@ var profiles = [...]*profile{
 	{name: "failing", fail: 120, weights: weights{
 		doHandOut: 20, doPump: 20, doFinish: 60, doReport: 50, doTime: 28, doTick: 6, doCopied: 8, doLost: 2, doLease: 1, doClose: 4, doZombie: 2, doReplace: 1, doUnpark: 2}.list()},
 	{name: "chaos", fail: 90, chaos: true, weights: weights{
-		doHandOut: 20, doPump: 20, doFinish: 48, doReport: 44, doTime: 22, doTick: 6, doCopied: 8, doLost: 6, doLease: 6, doEpoch: 1, doClose: 5, doZombie: 4, doReplace: 3, doUnpark: 4, doPause: 3, doDuplicate: 3, doDrain: 0}.list()},
+		doHandOut: 20, doPump: 20, doFinish: 48, doReport: 44, doTime: 22, doTick: 6, doCopied: 8, doLost: 6, doLease: 6, doEpoch: 1, doClose: 5, doZombie: 4, doReplace: 3, doUnpark: 4, doPause: 3, doDuplicate: 3, doDrain: 0, doEnding: 8}.list()},
 	{name: "lossy", fail: 50, weights: weights{
-		doHandOut: 26, doPump: 24, doFinish: 44, doReport: 40, doTime: 12, doTick: 4, doCopied: 6, doLost: 10, doLease: 16, doEpoch: 4, doClose: 6, doZombie: 3, doReplace: 2, doDuplicate: 6}.list()},
+		doHandOut: 26, doPump: 24, doFinish: 44, doReport: 40, doTime: 12, doTick: 4, doCopied: 6, doLost: 10, doLease: 16, doEpoch: 4, doClose: 6, doZombie: 3, doReplace: 2, doDuplicate: 6, doEnding: 8}.list()},
 	{name: "stuck", fail: 60, chaos: true, weights: weights{
-		doHandOut: 22, doPump: 22, doFinish: 36, doReport: 36, doTime: 18, doTick: 4, doCopied: 4, doLost: 6, doLease: 6, doEpoch: 2, doClose: 4, doZombie: 6, doReplace: 14, doUnpark: 2}.list()},
+		doHandOut: 22, doPump: 22, doFinish: 36, doReport: 36, doTime: 18, doTick: 4, doCopied: 4, doLost: 6, doLease: 6, doEpoch: 2, doClose: 4, doZombie: 6, doReplace: 14, doUnpark: 2, doEnding: 8}.list()},
 	{name: "outage", fail: 10, weights: weights{
 		doHandOut: 24, doPump: 24, doFinish: 60, doReport: 54, doTime: 32, doTick: 6, doCopied: 4, doLost: 2, doLease: 1, doClose: 4, doReplace: 1, doDownstream: 4}.list()},
 	{name: "stopping", fail: 60, chaos: true, weights: weights{
-		doHandOut: 22, doPump: 22, doFinish: 44, doReport: 40, doTime: 16, doTick: 4, doCopied: 6, doLost: 4, doLease: 4, doEpoch: 1, doClose: 4, doZombie: 3, doReplace: 3, doUnpark: 2, doPause: 6, doDrain: 1}.list()},
+		doHandOut: 22, doPump: 22, doFinish: 44, doReport: 40, doTime: 16, doTick: 4, doCopied: 6, doLost: 4, doLease: 4, doEpoch: 1, doClose: 4, doZombie: 3, doReplace: 3, doUnpark: 2, doPause: 6, doDrain: 1, doEnding: 8}.list()},
 }
 
 type weights map[int]int
@@ -173,7 +174,12 @@ func (w *world) do(kind uint8) bool {
 	case doLost:
 		return w.lost(1 + w.r.n(2))
 	case doLease:
-		return w.nh > 0 && w.loseLease(&w.hands[w.nh-1-w.r.n(min(w.nh, 24))])
+		return w.r.n(2) == 0 && w.endedLapses() || w.nh > 0 && w.loseLease(&w.hands[w.nh-1-w.r.n(min(w.nh, 24))])
+	case doEnding:
+		if len(w.held) == 0 || w.r.n(2) == 0 {
+			return w.endedLapses()
+		}
+		return w.leaseEnds(w.held[w.r.n(len(w.held))])
 	case doEpoch:
 		if w.nh > 0 {
 			w.tell("the link is lost")
@@ -206,6 +212,19 @@ func (w *world) do(kind uint8) bool {
 		w.downstream = !w.downstream
 		w.tell("the downstream is gone: %t", w.downstream)
 		return true
+	}
+	return false
+}
+
+// endedLapses lets a lease lapse that was said to be ending, while its handler
+// runs, and its message come again at once.
+func (w *world) endedLapses() bool {
+	for _, h := range w.held {
+		if h.ending && h.running && h.live && !h.settled && w.loseLease(h) && w.handOutAgain(h.m) {
+			for w.pumped() {
+			}
+			return true
+		}
 	}
 	return false
 }

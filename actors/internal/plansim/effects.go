@@ -150,7 +150,7 @@ func (w *world) lent(i int, r *plan.Run) {
 		case w.mode == plan.ByKey && h.group >= 0 && plan.LaneOf(h.d.Key, w.scenario.lanes) != i:
 			w.fail("lane", "%v is lent to lane %d", h, i)
 		}
-		h.run = r
+		h.run, h.guardsAt = r, w.events
 	}
 	l.mail = append(l.mail, r)
 	l.out++

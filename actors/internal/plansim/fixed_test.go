@@ -375,6 +375,66 @@ func TestAcceptOfACopiedDeliveryIsLost(t *testing.T) {
 	a.end()
 }
 
+// A settlement lingers, and at last fails, while the key goes on: neither A2, which
+// is held behind it, nor another key is torn down, and A1 comes again as a duplicate.
+func TestSettlementLingersAndFails(t *testing.T) {
+	t.Parallel()
+	a, told := begin(t, plan.PerKey, 2, fifo)
+	defer told()
+	a.publish("BBAA")
+	a.receive(4)
+	a.starts(0, "A1")
+	a.starts(1, "B1")
+	a.ends(0, swallows)
+	a.starts(0, "A2")
+	a.losesLease("A1") // its settlement has failed for good
+	a.are("A2 lent, B1 lent, B2 lent")
+	a.succeeds(1)
+	a.runs(1, "B2")
+	a.succeeds(0)
+	a.startsNothing(0)
+	a.reports()
+	a.receive(1)
+	a.are("A1' lent")
+	a.settled("A2", true)
+	a.end()
+}
+
+// The lease of a keyless delivery can't be extended any more, and lapses unsaid:
+// the copy that comes then waits for its handler, whether that ran before or not.
+func TestCopyWaitsWhereALeaseEnds(t *testing.T) {
+	t.Parallel()
+	for _, before := range []bool{true, false} {
+		t.Run(fmt.Sprintf("lent before %t", before), func(t *testing.T) {
+			t.Parallel()
+			a, told := begin(t, plan.Workers, 2, standard)
+			defer told()
+			a.publish("-")
+			if !before {
+				a.w.pause()
+			}
+			a.receive(1)
+			if !before {
+				a.leaseEnds("-1")
+				a.w.resume()
+			}
+			a.starts(1, "-1")
+			if before {
+				a.leaseEnds("-1")
+			}
+			a.losesLease("-1")
+			a.receive(1)
+			a.are("-1' fenced")
+			a.startsNothing(0)
+			a.succeeds(1)
+			a.startsNothing(1)
+			a.reports()
+			a.are("-1 gone, -1' lent")
+			a.end()
+		})
+	}
+}
+
 // A settlement begins while the epoch is being closed: it is refused, and the
 // message comes again, once, as a duplicate.
 func TestSettleWhileTheEpochCloses(t *testing.T) {

@@ -79,6 +79,19 @@ func (w *world) lost(n int) bool {
 	return true
 }
 
+// leaseEnds brings the router the news that nobody asks to extend h's lease any
+// more: it lapses without a word.
+func (w *world) leaseEnds(h *hand) bool {
+	if w.broker == stream || !h.held || !h.live || h.settled || h.ending || h.knownLost {
+		return false
+	}
+	w.tell("the router hears that %v's lease is ending", h)
+	w.tally[nEndings]++
+	h.ending, h.guardsAt = true, w.events+1
+	w.apply(w.p.Ending(w.time(), []*transport.Delivery{&h.d}))
+	return true
+}
+
 // reported brings the router a lane's report, and asks the policy if need be.
 func (w *world) reported(ask policy) bool {
 	if len(w.reports) == 0 {

@@ -165,6 +165,12 @@ func (a *tale) losesLease(name string) {
 	a.must(a.w.loseLease(a.hand(name)), "%s loses its lease", name)
 }
 
+// leaseEnds tells the router that name's lease can't be extended any more.
+func (a *tale) leaseEnds(name string) {
+	a.t.Helper()
+	a.must(a.w.leaseEnds(a.hand(name)), "the lease of %s is ending", name)
+}
+
 // hears brings the router the news of one lost lease.
 func (a *tale) hears() { a.t.Helper(); a.must(a.w.lost(1), "news of a lost lease") }
 

@@ -36,13 +36,14 @@ const (
 	nBatches
 	nSplits
 	nGaveUp
+	nEndings
 	nTallies
 )
 
 var tallyNames = [nTallies]string{
 	"starts", "failures", "panics", "lapsed", "refused", "epochs", "resets", "voids", "group abandons", "single abandons",
 	"copies", "failed copies", "accepts lost", "rejects", "without target", "without evidence", "retried instead", "pins",
-	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies", "batches", "split batches", "given up",
+	"outages", "stuck", "stuck ends", "restarts", "drains", "stops", "taken back", "fenced copies", "batches", "split batches", "given up", "leases ending",
 }
 
 type tally [nTallies]int

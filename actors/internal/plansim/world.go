@@ -52,7 +52,11 @@ type hand struct {
 	knownLost bool // the planner was told that its lease is gone
 	lostAt    int  // the event that told it
 	arrivedAt int  // the event that brought it
-	since     int64
+	ending    bool // its lease will lapse without a word, and the planner knows
+	// guardsAt is the event since which a keyless one that is ending keeps its
+	// copies from running: it was lent, or the planner was told.
+	guardsAt int
+	since    int64
 
 	run       *plan.Run // of its last lend
 	claimed   bool      // by a lane that hasn't reported it
