@@ -345,7 +345,15 @@ func (w *world) checkCounts(c *census) {
 		if !g.barred && !w.pinned[k] {
 			runnable += g.queued
 		}
-		if (g.held > 0 || w.pinned[k]) && w.mode != plan.Sequential {
+		if w.mode != plan.ByKey && w.mode != plan.PerKey {
+			continue
+		}
+		// The actor of an idle key is passivated.
+		idle := g.held == 0 && !w.pinned[k]
+		if w.p.KeyIdle(keyName(k)) != idle {
+			w.fail("idle", "the planner says that key %s is idle: %t, but %d of it are held, parked %t", keyName(k), !idle, g.held, w.pinned[k])
+		}
+		if !idle {
 			keys++
 		}
 	}

@@ -400,6 +400,49 @@ func TestSettlementLingersAndFails(t *testing.T) {
 	a.end()
 }
 
+// A key counts as idle, so that its actor may be passivated, only while nothing of
+// it is held or parked by choice; what comes afterwards isn't stranded.
+func TestKeyComesAndGoes(t *testing.T) {
+	t.Parallel()
+	a, told := begin(t, plan.PerKey, 1, fifo)
+	defer told()
+	idle := func(want bool) {
+		t.Helper()
+		if a.w.p.KeyIdle("A") != want {
+			a.failf("A is idle: %t, want %t", !want, want)
+		}
+	}
+	idle(true)
+	for i, name := range []string{"A1", "A2", "A3"} {
+		a.publish("A")
+		a.handOut(1)
+		idle(true) // nobody knows of it yet
+		a.pump()
+		idle(false)
+		a.starts(0, name)
+		a.fails(0)
+		a.decides(name, 1, retry(time.Second)) // parked, with nothing lent or queued
+		idle(false)
+		a.later(time.Second)
+		if i == 1 { // by choice, also when nothing of it is held
+			a.starts(0, name)
+			a.fails(0)
+			d := supervision.DeadLetter("poison", "")
+			d.Park = true
+			a.decides(name, 2, d)
+			a.copied(true)
+			a.are(name + " gone")
+			idle(false)
+			a.w.unpark(0, false)
+			idle(true)
+			continue
+		}
+		a.runs(0, name)
+		idle(true)
+	}
+	a.end()
+}
+
 // The lease of a keyless delivery can't be extended any more, and lapses unsaid:
 // the copy that comes then waits for its handler, whether that ran before or not.
 func TestCopyWaitsWhereALeaseEnds(t *testing.T) {

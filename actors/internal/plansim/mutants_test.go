@@ -40,6 +40,8 @@ var mutants = []mutant{
 		"			it.ending = true\n			if it.state == Lent {\n				p.fence(it)\n			}", "			it.ending = true"},
 	{"a keyless copy waits for one that was lent while its lease ends", "overlap", "dispatch.go",
 		"	} else if it.ending {\n", "	} else if false {\n"},
+	{"a key that is parked, deciding or lent isn't idle", "idle", "item.go",
+		"return k.n == 0 && k.lent == 0 && k.void == 0 && !k.barred()", "return k.n == 0 && k.lent == 0 && k.void == 0"},
 	{"void successors wait for the handler of the lost head", "void", "loss.go",
 		"	if k.fences > 0 {\n		return\n	}\n	for it := p.newest", "	for it := p.newest"},
 	{"a lost lease voids its group", "order", "loss.go",
