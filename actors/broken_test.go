@@ -226,7 +226,7 @@ func TestLogSaysWhyItWaits(t *testing.T) {
 			t.Errorf("%d lines speak of a dead letter", n)
 		}
 		time.Sleep(2 * time.Minute)
-		if n := find("level=WARN", "event.event=dead-lettered", "attempts exhausted: boom", "id=1"); n != 1 {
+		if n := find("level=WARN", " event=dead-lettered", "attempts exhausted: boom", "id=1"); n != 1 {
 			t.Errorf("%d lines say that it was dead-lettered, want one: %.2000q", n, log.all())
 		}
 		if n := len(log.all()); n > 11*6+20 {

@@ -85,7 +85,7 @@ func (t *tree) event(e Event) {
 	case EventHandlerStuck, EventKeyParked, EventDeadLetterFailed:
 		level = slog.LevelError
 	}
-	t.log.Log(context.Background(), level, "keylanes: "+e.Kind.String(), slog.Any("event", &e))
+	t.log.Log(context.Background(), level, "keylanes: "+e.Kind.String(), slog.Any("", &e)) // no name: its attributes stand for themselves
 	defer t.guard("event subscriber")
 	t.system.EventStream.Publish(&e)
 }

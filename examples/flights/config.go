@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/keylanes/keylanes/transport"
 )
 
 // What isn't a flag.
@@ -34,6 +36,7 @@ type config struct {
 	duplicates           int
 	json                 bool
 	verbose              bool
+	given                map[string]bool // the flags that were, by name
 }
 
 // errHelp says that only help was asked for, and given.
@@ -67,6 +70,8 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 		}
 		return nil, err // it was printed
 	}
+	c.given = map[string]bool{}
+	f.Visit(func(one *flag.Flag) { c.given[one.Name] = true })
 	if err := c.check(f.Args()); err != nil {
 		fmt.Fprintln(stderr, err)
 		return nil, err
@@ -113,6 +118,24 @@ func (c *config) check(rest []string) error {
 		return bad("duplicates", c.duplicates, "must be at least 0")
 	case c.repeat < 1 || c.repeat > 1000:
 		return bad("repeat", c.repeat, "must be 1 to 1000")
+	}
+	return nil
+}
+
+// checkInput refuses faults that the input has no room for. Defaults shrink instead.
+func (c *config) checkInput(events int, f *faults) error {
+	for _, x := range []struct {
+		flag        string
+		asked, have int
+		want        string
+	}{
+		{"undecodable", c.undecodable, len(f.undecodable), fmt.Sprintf("at most half of the %d messages", events*c.repeat)},
+		{"poison", c.poison, len(f.poison), "one for each key"},
+		{"slow", c.slow, len(f.slow), "one for each key that isn't poisonous"},
+	} {
+		if x.have < x.asked && c.given[x.flag] {
+			return &transport.OptionError{Field: "-" + x.flag, Value: x.asked, Want: fmt.Sprintf("must be at most %d with this input: %s", x.have, x.want)}
+		}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestKeys(t *testing.T) {
 		`{"k": "a"}`: "a", `{"k": "NA"}`: "", `{"k": ""}`: "", `{"x": 1}`: "", `{"k": null}`: "", `{"k": 12}`: "12",
 		`{"k": true}`: "true", `[1, 2]`: "", `12`: "", `{"k": "b"`: "", `{"k": "\u00e9\""}`: "é\"",
 	} {
-		if got := keyOf([]byte(line), "k"); got != want {
+		if got, _ := keyOf([]byte(line), "k"); got != want {
 			t.Errorf("%s: got %q, want %q", line, got, want)
 		}
 	}

@@ -45,10 +45,10 @@ func readInput(path, field string) ([]event, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("input: %w", err)
+		return nil, fmt.Errorf("-input %s: %w", path, errors.Unwrap(err))
 	}
 	defer f.Close()
-	return readEvents(f, path, field)
+	return readEvents(f, "-input "+path, field)
 }
 
 // readEvents reads JSON lines, gzipped or not, and takes each line's key from
@@ -59,14 +59,14 @@ func readEvents(r io.Reader, name, field string) ([]event, error) {
 	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("input %s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		in = bufio.NewReader(z)
 	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
 	var events []event
-	keyed := 0
+	keyed, objects := 0, 0
 	n := 0
 	for lines.Scan() {
 		n++
@@ -74,41 +74,48 @@ func readEvents(r io.Reader, name, field string) ([]event, error) {
 		if len(line) == 0 {
 			continue
 		}
-		e := event{key: keyOf(line, field), body: bytes.Clone(line)}
-		if e.key != "" {
+		key, ok := keyOf(line, field)
+		e := event{key: key, body: bytes.Clone(line)}
+		if ok {
+			objects++
+		}
+		if key != "" {
 			keyed++
 		}
 		events = append(events, e)
 	}
 	if err := lines.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
-			return nil, fmt.Errorf("input %s: line %d is longer than %d bytes", name, n+1, maxLine)
+			return nil, fmt.Errorf("%s: line %d is longer than %d bytes", name, n+1, maxLine)
 		}
-		return nil, fmt.Errorf("input %s: after line %d: %w", name, n, err)
+		return nil, fmt.Errorf("%s: after line %d: %w", name, n, err)
 	}
 	if len(events) == 0 {
-		return nil, fmt.Errorf("input %s: it has no lines", name)
+		return nil, fmt.Errorf("%s: it has no lines", name)
+	}
+	if objects == 0 {
+		return nil, fmt.Errorf("%s: no line is a JSON object: it takes one on each line, gzipped or not", name)
 	}
 	if keyed == 0 {
-		return nil, fmt.Errorf("input %s: no line has a value in field %q: choose another with -key", name, field)
+		return nil, fmt.Errorf("%s: no line has a value in field %q: choose another with -key", name, field)
 	}
 	return events, nil
 }
 
 // keyOf gives the value of a line's field: a string as it is, anything else as
-// JSON. "NA", "", null and a missing field mean unknown.
-func keyOf(line []byte, field string) string {
+// JSON. "NA", "", null and a missing field mean unknown. ok says that the line is a
+// JSON object.
+func keyOf(line []byte, field string) (key string, ok bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(line, &fields) != nil {
-		return ""
+		return "", false
 	}
 	raw := fields[field]
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		s = string(raw)
+	if json.Unmarshal(raw, &key) != nil {
+		key = string(raw)
 	}
-	if s == "NA" || s == "null" {
-		return ""
+	if key == "NA" || key == "null" {
+		key = ""
 	}
-	return s
+	return key, true
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -46,7 +48,7 @@ func connect(ctx context.Context, name string) (*link, error) {
 	case "memory":
 		return connectMemory(name)
 	case "amqp", "amqps":
-		return connectAMQP(name)
+		return connectAMQP(ctx, name)
 	case "sqs":
 		return connectSQS(ctx, name)
 	}
@@ -89,7 +91,22 @@ func queueOf(name string) (*url.URL, string, error) {
 	return u, queue, nil
 }
 
-func connectAMQP(name string) (*link, error) {
+// answers says so early when nothing listens at u: a subscription would try again
+// for ever, as it should in production.
+func answers(ctx context.Context, u *url.URL) error {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"amqp": "5672", "amqps": "5671", "sqs": "80"}[u.Scheme]
+	}
+	d := net.Dialer{Timeout: 5 * time.Second}
+	c, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err != nil {
+		return fmt.Errorf("-transport %s: no broker answers: %w: is it running? scripts/artemis.sh start and scripts/sqs.sh start run one here", u.Redacted(), err)
+	}
+	return c.Close()
+}
+
+func connectAMQP(ctx context.Context, name string) (*link, error) {
 	u, queue, err := queueOf(name)
 	if err != nil {
 		return nil, err
@@ -104,6 +121,9 @@ func connectAMQP(name string) (*link, error) {
 		return nil, err
 	}
 	if l.dead, err = amqp.Publisher(broker.String(), queue+".dead", nil); err != nil {
+		return nil, err
+	}
+	if err := answers(ctx, u); err != nil {
 		return nil, err
 	}
 	l.left = func(ctx context.Context) (depth, error) { return peek(ctx, l.source) }

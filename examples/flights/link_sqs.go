@@ -26,6 +26,9 @@ func connectSQS(ctx context.Context, name string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := answers(ctx, u); err != nil {
+		return nil, err
+	}
 	user, secret := "local", "local" // emulators take anything
 	if u.User != nil {
 		user = u.User.Username()

@@ -71,6 +71,10 @@ func fly(ctx context.Context, c *config, stderr io.Writer, consume consumer) (*r
 	if err != nil {
 		return nil, err
 	}
+	f := plan(c, events)
+	if err := c.checkInput(len(events), f); err != nil {
+		return nil, err
+	}
 	l, err := connect(ctx, c.transport)
 	if err != nil {
 		return nil, err
@@ -82,7 +86,6 @@ func fly(ctx context.Context, c *config, stderr io.Writer, consume consumer) (*r
 			fmt.Fprintln(stderr, "flights: close:", err)
 		}
 	}()
-	f := plan(c, events)
 	s := newState(strconv.FormatInt(time.Now().UnixNano(), 36), len(events)*c.repeat, c.window(), f, c.purge)
 	log := oracle.New()
 	show := startProgress(stderr, s)

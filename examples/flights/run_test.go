@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,10 +259,26 @@ func TestBadInputsAndTransports(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("\n\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	prose := filepath.Join(t.TempDir(), "prose")
+	if err := os.WriteFile(prose, []byte("not\nJSON\n[1]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := ln.Addr().String()
+	ln.Close()
 	orders := input(t, 3, 1)
 	for args, want := range map[string]string{
-		"-input /does/not/exist":                      "no such file",
-		"-input " + empty:                             "it has no lines",
+		"-input /does/not/exist": "-input /does/not/exist: no such file",
+		"-input " + empty:        "-input " + empty + ": it has no lines",
+		"-input " + prose:        "no line is a JSON object",
+		"-undecodable 2":         "must be at most 1 with this input: at most half of the 3 messages",
+		"-poison 2":              "must be at most 1 with this input: one for each key",
+		"-slow 1":                "must be at most 0 with this input",
+		"-transport amqp://user:hush@" + closed + "/q": "no broker answers",
+		"-transport sqs://user:hush@" + closed + "/q":  "no broker answers",
 		"-key tailnum":                                `no line has a value in field "tailnum"`,
 		"-transport kafka://x/y":                      "-transport = \"kafka\"",
 		"-transport memory://x":                       "memory takes no address",
@@ -272,7 +289,7 @@ func TestBadInputsAndTransports(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		flags := append([]string{"-input", orders, "-key", "customer"}, strings.Fields(args)...)
-		if status := run(context.Background(), flags, &stdout, &stderr, consumeWith(none)); status != 1 && (status != 2 || !strings.HasPrefix(args, "-transport")) {
+		if status := run(context.Background(), flags, &stdout, &stderr, consumeWith(none)); status != 1 && (status != 2 || strings.HasPrefix(args, "-input")) {
 			t.Errorf("%s: status %d", args, status)
 		}
 		if !strings.Contains(stderr.String(), want) || strings.Contains(stderr.String(), "hush") {
