@@ -18,50 +18,64 @@ import (
 )
 
 // Interleaving 4. The link dies while A1 runs. A1 comes again in the next epoch: it waits until
-// the first has returned, and the first one's success touches nothing of it.
+// the first has returned, also where another lane is free, and the first one's success touches
+// nothing of it.
 func TestLinkDiesWhileA1Runs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r, s := newRig(t, nil), newScript()
-		var steps trail
-		release := make(chan struct{})
-		var runs atomic.Int32
-		pid := r.spawnOn(s, func(ctx context.Context, d *transport.Delivery) error {
-			n := runs.Add(1)
-			steps.add("start %s", d.ID)
-			if n == 1 {
-				<-ctx.Done()
-				if !errors.Is(context.Cause(ctx), transport.ErrLeaseLost) {
-					t.Errorf("cause %v, want ErrLeaseLost", context.Cause(ctx))
+	for _, d := range everyMode {
+		t.Run(d.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r, s := newRig(t, nil), newScript()
+				var steps trail
+				release := make(chan struct{})
+				var runs atomic.Int32
+				pid := r.spawnOn(s, func(ctx context.Context, d *transport.Delivery) error {
+					n := runs.Add(1)
+					steps.add("start %s", d.ID)
+					if n == 1 {
+						<-ctx.Done()
+						if !errors.Is(context.Cause(ctx), transport.ErrLeaseLost) {
+							t.Errorf("cause %v, want ErrLeaseLost", context.Cause(ctx))
+						}
+						<-release
+					}
+					steps.add("end %s", d.ID)
+					return nil
+				}, actors.Options{Dispatch: d})
+				synctest.Wait()
+				first := s.last(t)
+				if first.credit() != 256 {
+					t.Errorf("%d granted, want the whole credit", first.credit())
 				}
-				<-release
-			}
-			steps.add("end %s", d.ID)
-			return nil
-		}, actors.Options{Dispatch: actors.ByKey(4)})
-		synctest.Wait()
-		first := s.last(t)
-		if first.credit() != 256 {
-			t.Errorf("%d granted, want the whole credit", first.credit())
-		}
-		first.deliver(ids(1, 2, "A")...)
-		synctest.Wait()
-		first.fail <- errors.New("cut")
-		time.Sleep(time.Second)
-		second := s.last(t)
-		if second == first {
-			t.Fatal("no new receiver")
-		}
-		second.deliver(ids(1, 2, "A")...)
-		time.Sleep(time.Second)
-		steps.want(t, "start 1")
-		close(release)
-		synctest.Wait()
-		steps.want(t, "start 1", "end 1", "start 1", "end 1", "start 2", "end 2")
-		if got := fmt.Sprint(first.outcomes(), second.outcomes()); got != "[] [1 accept 2 accept]" {
-			t.Errorf("settled %s, want nothing on the first receiver", got)
-		}
-		r.drain(pid)
-	})
+				// Without order 2 would run beside 1.
+				brought := ids(1, 2, "A")
+				if d == actors.Workers(4) {
+					brought = brought[:1]
+				}
+				first.deliver(brought...)
+				synctest.Wait()
+				first.fail <- errors.New("cut")
+				time.Sleep(time.Second)
+				second := s.last(t)
+				if second == first {
+					t.Fatal("no new receiver")
+				}
+				second.deliver(brought...)
+				time.Sleep(time.Second)
+				steps.want(t, "start 1")
+				close(release)
+				synctest.Wait()
+				want, settled := []string{"start 1", "end 1", "start 1", "end 1"}, "[] [1 accept]"
+				if len(brought) > 1 {
+					want, settled = append(want, "start 2", "end 2"), "[] [1 accept 2 accept]"
+				}
+				steps.want(t, want...)
+				if got := fmt.Sprint(first.outcomes(), second.outcomes()); got != settled {
+					t.Errorf("settled %s, want %s: nothing on the first receiver", got, settled)
+				}
+				r.drain(pid)
+			})
+		})
+	}
 }
 
 // A panic of the pump's goroutine: made safe first, then the parent decides. A
