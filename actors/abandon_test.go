@@ -28,7 +28,7 @@ func TestAbandonDoesntSpin(t *testing.T) {
 		"keyless":     {nil, actors.PerKey(4), "", "m", supervision.Abandon(0), 16},
 		"group":       {fifo, actors.PerKey(4), "A", "m", supervision.Abandon(0), 16},
 		"reset":       {nil, actors.PerKey(4), "A", "m", supervision.Abandon(0), 16},
-		"without ids": {nil, actors.Workers(4), "", "", supervision.Abandon(0), 60 * 100},
+		"without ids": {nil, actors.Workers(4), "", "", supervision.Abandon(0), 60*100 + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
