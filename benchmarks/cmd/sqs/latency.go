@@ -122,7 +122,7 @@ func (s *server) oneCall(ctx context.Context, url string, n int, every time.Dura
 	go func() { published <- s.trickle(ctx, url, n, every) }()
 	var took []float64
 	for len(took) < n {
-		ms, err := s.receive(ctx, url)
+		ms, err := s.receive(ctx, url, nil)
 		if err != nil {
 			return nil, err
 		}

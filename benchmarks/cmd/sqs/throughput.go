@@ -42,19 +42,20 @@ func throughput(ctx context.Context, s *measure.Settings, srv *server, n int, su
 		kind = "FIFO of 100 groups"
 	}
 	const one, ten = "SDK loop, single deletes", "SDK loop, batched deletes"
+	const same = "SDK loop, batched deletes, attributes"
 	ours := "keylanes " + name(d)
 	url, forget, err := srv.newQueue(ctx, queueName(suffix))
 	if err != nil {
 		return err
 	}
 	defer forget()
-	loop := func(name string, remove func(context.Context, string, []types.Message) error) measure.Contender {
+	loop := func(name string, attributes []types.MessageSystemAttributeName, remove func(context.Context, string, []types.Message) error) measure.Contender {
 		return measure.Contender{Name: name, Setup: func(ctx context.Context) (measure.Trial, error) {
-			return srv.counted(n, func(ctx context.Context) error { return srv.loop(ctx, url, n, remove) }, nil), srv.fill(ctx, url, n)
+			return srv.counted(n, func(ctx context.Context) error { return srv.loop(ctx, url, n, attributes, remove) }, nil), srv.fill(ctx, url, n)
 		}}
 	}
 	r, err := s.Compare(ctx, fmt.Sprintf("%s, %s, %d", srv.name, kind, n),
-		loop(one, srv.deleteEach), loop(ten, srv.deleteBatch),
+		loop(one, nil, srv.deleteEach), loop(ten, nil, srv.deleteBatch), loop(same, attributesOf(suffix), srv.deleteBatch),
 		measure.Contender{Name: ours, Setup: func(ctx context.Context) (measure.Trial, error) {
 			t, err := srv.lanes(url, n, d)
 			return t, errors.Join(err, srv.fill(ctx, url, n))
@@ -67,7 +68,9 @@ func throughput(ctx context.Context, s *measure.Settings, srv *server, n int, su
 	r.Ratios(os.Stdout,
 		measure.Ratio{A: ours, B: one, Of: measure.Rate, AtLeast: single},
 		measure.Ratio{A: ours, B: ten, Of: measure.Rate, AtLeast: batched},
-		measure.Ratio{A: ours, B: ten, Of: measure.Cost, AtMost: 1.15},
+		measure.Ratio{A: ours, B: ten, Of: measure.Cost},
+		measure.Ratio{A: ours, B: same, Of: measure.Rate},
+		measure.Ratio{A: ours, B: same, Of: measure.Cost, AtMost: 1.15},
 	)
 	r.Figures(os.Stdout, measure.Figure{Of: ours, Metric: measure.Extra("calls per 1,000"), AtMost: calls})
 	return nil
@@ -129,9 +132,9 @@ func (s *server) lanes(url string, n int, d keylanes.Dispatch) (measure.Trial, e
 }
 
 // loop is what one writes on the SDK: receive ten, delete them.
-func (s *server) loop(ctx context.Context, url string, n int, remove func(context.Context, string, []types.Message) error) error {
+func (s *server) loop(ctx context.Context, url string, n int, attributes []types.MessageSystemAttributeName, remove func(context.Context, string, []types.Message) error) error {
 	for done := 0; done < n; {
-		ms, err := s.receive(ctx, url)
+		ms, err := s.receive(ctx, url, attributes)
 		if err != nil {
 			return err
 		}
@@ -146,12 +149,27 @@ func (s *server) loop(ctx context.Context, url string, n int, remove func(contex
 	return nil
 }
 
-// receive asks for ten, without attributes: keylanes asks for the group, the
-// counts and the rest, and pays for reading them.
-func (s *server) receive(ctx context.Context, url string) ([]types.Message, error) {
-	out, err := s.client.ReceiveMessage(ctx, &awssqs.ReceiveMessageInput{
-		QueueUrl: &url, MaxNumberOfMessages: 10, WaitTimeSeconds: 1,
-	})
+// attributesOf are those that keylanes asks for: what a consumer by key has to
+// know, and a publisher's headers.
+func attributesOf(suffix string) []types.MessageSystemAttributeName {
+	names := []types.MessageSystemAttributeName{
+		types.MessageSystemAttributeNameApproximateReceiveCount, types.MessageSystemAttributeNameSentTimestamp,
+		types.MessageSystemAttributeNameMessageGroupId, types.MessageSystemAttributeNameAWSTraceHeader,
+	}
+	if suffix != "" {
+		names = append(names, types.MessageSystemAttributeNameSequenceNumber, types.MessageSystemAttributeNameMessageDeduplicationId)
+	}
+	return names
+}
+
+// receive asks for ten, with these attributes, and all of the publisher's, or
+// without any.
+func (s *server) receive(ctx context.Context, url string, attributes []types.MessageSystemAttributeName) ([]types.Message, error) {
+	in := &awssqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, WaitTimeSeconds: 1}
+	if len(attributes) > 0 {
+		in.MessageSystemAttributeNames, in.MessageAttributeNames = attributes, []string{"All"}
+	}
+	out, err := s.client.ReceiveMessage(ctx, in)
 	if err != nil {
 		return nil, err
 	}
