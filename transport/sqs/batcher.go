@@ -83,8 +83,7 @@ func (b *batcher) kick() {
 		}
 		b.calls++
 		b.kind.taken(batch)
-		b.r.wg.Add(1)
-		go b.run(batch)
+		b.r.run(func() { b.run(batch) })
 	}
 }
 
@@ -215,7 +214,6 @@ func (b *batcher) remove(picked []int, window int) []*receipt {
 
 // run makes one call and deals with its reply.
 func (b *batcher) run(batch []*receipt) {
-	defer b.r.wg.Done()
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(b.r.ctx, b.timeout(batch, started))
 	entries, err := b.kind.call(ctx, batch)

@@ -73,8 +73,8 @@ func (r *receiver) repeatLost() bool {
 		return false
 	}
 	r.polls++
-	r.wg.Add(1)
-	go r.poll(maxBatch, r.nextAttempt(), time.Second)
+	a := r.nextAttempt()
+	r.run(func() { r.poll(maxBatch, a, time.Second) })
 	return true
 }
 

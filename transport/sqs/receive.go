@@ -95,8 +95,8 @@ func (r *receiver) startPolls(impatient bool) {
 		r.avail -= n
 		r.reserved += n
 		r.polls++
-		r.wg.Add(1)
-		go r.poll(n, r.nextAttempt(), r.opts.WaitTime)
+		a := r.nextAttempt()
+		r.run(func() { r.poll(n, a, r.opts.WaitTime) })
 	}
 }
 
@@ -127,7 +127,6 @@ var (
 // poll makes one receive. It ends by its wait time; only a Close that gives up
 // cancels it.
 func (r *receiver) poll(n int, a attempt, wait time.Duration) {
-	defer r.wg.Done()
 	in := &awssqs.ReceiveMessageInput{
 		QueueUrl: &r.url, MaxNumberOfMessages: int32(n),
 		WaitTimeSeconds: int32(wait / time.Second), VisibilityTimeout: int32(r.lease / time.Second),

@@ -11,8 +11,10 @@ import (
 
 // receiver is one epoch: the polls, the settler and the extender of one queue.
 //
-// Goroutines: one for each poll and each call in flight, none otherwise. wg
-// counts them; Close waits for it.
+// Goroutines: as many as there were polls and calls in flight at once. The SDK
+// needs a deep stack, which a goroutine of its own for each call would have to
+// grow each time: so they are kept until the epoch ends. wg counts them; Close
+// waits for it.
 type receiver struct {
 	client Client
 	url    string
@@ -26,6 +28,7 @@ type receiver struct {
 	ctx    context.Context // of every call; ends when Close gives up, or is done
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	work   chan func() // for a goroutine that is idle
 
 	granted chan struct{}   // cap 1: credit came, or the receiver is closing
 	results chan pollResult // cap Pollers: a poll never waits for a reader
@@ -63,6 +66,7 @@ func newReceiver(client Client, url string, fifo bool, opts Options, sink transp
 		granted: make(chan struct{}, 1),
 		results: make(chan pollResult, opts.Pollers),
 		change:  make(chan struct{}, 1),
+		work:    make(chan func()),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	s := settler{r}
@@ -73,6 +77,25 @@ func newReceiver(client Client, url string, fifo bool, opts Options, sink transp
 		b.busy, b.skipped = map[string]int{}, map[string]struct{}{}
 	}
 	return r
+}
+
+// run runs f on a goroutine of the epoch's. It never blocks. The mutex is held, and
+// the receiver isn't dead: so nobody waits for wg yet.
+func (r *receiver) run(f func()) {
+	select {
+	case r.work <- f:
+	default: // none is idle
+		r.wg.Go(func() {
+			for {
+				f()
+				select {
+				case f = <-r.work:
+				case <-r.ctx.Done():
+					return
+				}
+			}
+		})
+	}
 }
 
 // maxCalls bounds the calls of one kind in flight.
